@@ -1,0 +1,258 @@
+"""Every setting, its default and its limits; resolved once: flag, then environment, then file, then default.
+
+The only file that reads the environment. Knows no part that uses a setting.
+"""
+
+import dataclasses
+import difflib
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from strata.errors import SettingsError
+
+PREFIX = "STRATA_"
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+DEBUG_VARIABLE = PREFIX + "DEBUG"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which values a setting takes, and one line about it. `None` always stands for "decided at run time"."""
+
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None  # excluded lower end
+    multiple_of: int | None = None
+    choices: tuple[str, ...] = ()
+
+    def in_words(self, kind: type) -> str:
+        """What works, for error messages and the docs."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if kind is bool:
+            return "true or false"
+        if kind not in (int, float):
+            return "a path" if kind is Path else "text"
+        words = "a whole number" if kind is int else "a number"
+        if self.multiple_of:
+            words = f"a multiple of {self.multiple_of}"
+        if self.above is not None:
+            words += f" above {self.above}"
+        if self.minimum is not None and self.maximum is not None:
+            return words + f" from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            words += f" of at least {self.minimum}"
+        if self.maximum is not None:
+            words += f"{' and' if self.above is not None else ''} of at most {self.maximum}"
+        return words
+
+    def allow(self, value: Any) -> bool:
+        """Whether a value of the right type lies within the limits."""
+        if self.choices:
+            return value in self.choices
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return True
+        return (
+            (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.above is None or value > self.above)
+            and (self.multiple_of is None or value % self.multiple_of == 0)
+        )
+
+
+def setting(default: Any, help_line: str, **limits: Any) -> Any:
+    """A dataclass field that carries its limits; `default` lives nowhere else."""
+    return dataclasses.field(default=default, metadata={"limits": Limits(help_line, **limits)})
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the model is loaded and run; fixed from load to close."""
+
+    threads: int | None = setting(
+        None,
+        "CPU threads; not given: one for each core that may be used, a single one for a narrow model",
+        minimum=1,
+        maximum=1024,
+    )
+    dtype: str = setting(
+        "float32", "number format of weights and arithmetic on the CPU", choices=("float32", "float64")
+    )
+    context: int | None = setting(
+        None, "most tokens of prompt and reply together; not given: what the model was made for", minimum=1
+    )
+    chunk_rows: int = setting(
+        512, "rows of a prompt that pass the model together", minimum=64, maximum=8192, multiple_of=64
+    )
+    drafts: int = setting(0, "tokens drafted ahead in each window by the model's own draft layer", minimum=0, maximum=8)
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """What a command's request gets unless it says otherwise; a Python caller's options stand for themselves."""
+
+    max_tokens: int | None = setting(512, "most tokens of a reply", minimum=1)
+    temperature: float = setting(0.0, "0: always the likeliest token; 1: as the model says", minimum=0, maximum=100)
+    top_k: int = setting(0, "draw among the k likeliest tokens; 0: all", minimum=0)
+    top_p: float = setting(1.0, "draw among the fewest tokens that reach this probability", above=0, maximum=1)
+    min_p: float = setting(
+        0.0, "draw among tokens with at least this share of the largest probability", minimum=0, maximum=1
+    )
+    repetition_penalty: float = setting(
+        1.0, "divides the logits of tokens that stand in prompt or reply; 1: none", minimum=0.01, maximum=100
+    )
+    presence_penalty: float = setting(
+        0.0, "taken once from the logits of tokens that stand in the reply", minimum=-100, maximum=100
+    )
+    frequency_penalty: float = setting(
+        0.0, "taken from a token's logit for each time that it stands in the reply", minimum=-100, maximum=100
+    )
+    seed: int | None = setting(
+        None, "the same seed gives the same draws; not given: a fresh one", minimum=0, maximum=2**63 - 1
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings by section."""
+
+    engine: EngineSettings = EngineSettings()
+    generation: GenerationSettings = GenerationSettings()
+
+
+SECTIONS: dict[str, type] = {"engine": EngineSettings, "generation": GenerationSettings}
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """The settings in force. `flags` holds what the caller said, None meaning "not said".
+
+    `file` overrides the environment's STRATA_CONFIG and the user's own settings file. Raises SettingsError naming
+    the setting, its value, where it came from and what would work.
+    """
+    environment = os.environ if environment is None else environment
+    flags = {name: value for name, value in (flags or {}).items() if value is not None}
+    in_file = _read_file(file, environment)
+    known = {name for section in SECTIONS.values() for name in _fields(section)}
+    for name in flags:
+        if name not in known:
+            raise SettingsError(f"unknown setting {name}{_nearest(name, known)}")
+    sections = {}
+    for section_name, section in SECTIONS.items():
+        values = {}
+        for name, (kind, limits) in _fields(section).items():
+            variable = PREFIX + name.upper()
+            if name in flags:
+                values[name] = check(name, flags[name], kind, limits, f"--{name.replace('_', '-')}")
+            elif environment.get(variable, "") != "":
+                values[name] = check(name, environment[variable], kind, limits, variable)
+            elif name in in_file.get(section_name, {}):
+                values[name] = check(name, in_file[section_name][name], kind, limits, "the settings file")
+        sections[section_name] = section(**values)
+    return Settings(**sections)
+
+
+def is_debugging() -> bool:
+    """Whether STRATA_DEBUG asks for tracebacks."""
+    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+
+
+def check(name: str, value: Any, kind: type, limits: Limits, origin: str) -> Any:
+    """A value turned into the setting's type and held against its limits."""
+    converted = _convert(value, kind)
+    if converted is None or not limits.allow(converted):
+        raise SettingsError(f"setting {name}: {value!r} (from {origin}) does not work; {limits.in_words(kind)} does")
+    return converted
+
+
+def as_markdown() -> str:
+    """docs/settings.md: one table a section. A test holds the file against this."""
+    lines = [
+        "# Settings",
+        "",
+        "Written by `make settings` from `src/strata/settings.py`; edit that file, not this one.",
+        "",
+        "A flag wins over the environment, the environment over the settings file, the file over the default.",
+        f"The settings file is TOML with one table a section; `{CONFIG_VARIABLE}` names it, otherwise",
+        "`strata/settings.toml` in the user's configuration folder is read if it is there.",
+        f"`{DEBUG_VARIABLE}=1` shows the traceback of an error.",
+    ]
+    for section_name, section in SECTIONS.items():
+        lines += ["", f"## [{section_name}]", "", (section.__doc__ or "").splitlines()[0], ""]
+        lines += ["| setting | default | takes | what it does | flag, variable |", "|---|---|---|---|---|"]
+        for field in fields(section):
+            kind, limits = _fields(section)[field.name]
+            default = "" if field.default is None else f"`{field.default}`"
+            names = f"`--{field.name.replace('_', '-')}`, `{PREFIX}{field.name.upper()}`"
+            lines.append(f"| `{field.name}` | {default} | {limits.in_words(kind)} | {limits.help} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def describe(section: type) -> dict[str, tuple[type, Limits]]:
+    """A section's settings by name: their type without None, and their limits. What flags are made from."""
+    return dict(_fields(section))
+
+
+def _fields(section: type) -> dict[str, tuple[type, Limits]]:
+    hints = typing.get_type_hints(section)
+    return {field.name: (_without_none(hints[field.name]), field.metadata["limits"]) for field in fields(section)}
+
+
+def _without_none(hint: Any) -> type:
+    if isinstance(hint, types.UnionType):
+        return next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+    return hint
+
+
+def _convert(value: Any, kind: type) -> Any:
+    """The value as `kind`, or None where that loses something."""
+    if kind is bool:
+        return value if isinstance(value, bool) else {"1": True, "true": True, "0": False, "false": False}.get(value)
+    if isinstance(value, bool):
+        return None
+    if kind is str:
+        return value if isinstance(value, str) else None
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError):
+        return None
+    lossy = kind is int and isinstance(value, float) and value != converted
+    return None if lossy or converted != converted else converted  # NaN is no value
+
+
+def _read_file(file: Path | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    asked = file or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
+    base = environment.get("XDG_CONFIG_HOME") or (environment["HOME"] + "/.config" if "HOME" in environment else "")
+    path = asked or (Path(base) / "strata" / "settings.toml" if base else None)
+    if path is None or (asked is None and not path.is_file()):
+        return {}
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as reason:
+        raise SettingsError(f"the settings file {path} cannot be read: {reason.strerror}") from reason
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
+        raise SettingsError(f"the settings file {path} is not TOML: {reason}") from reason
+    for section_name, values in content.items():
+        if section_name not in SECTIONS or not isinstance(values, dict):
+            raise SettingsError(f"{path}: unknown section {section_name}; there are {', '.join(SECTIONS)}")
+        for name in values:
+            names = set(_fields(SECTIONS[section_name]))
+            if name not in names:
+                raise SettingsError(f"{path}: unknown setting {name} in [{section_name}]{_nearest(name, names)}")
+    return content
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"

@@ -1,0 +1,71 @@
+"""The small frozen values that cross borders: what a caller says and what a reply is made of.
+
+Knows no tensor, no tokenizer and no engine.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+ProgressCallback = Callable[[str, int, int], None]  # stage in words, done, total; the units are the stage's own
+
+
+class FinishReason(Enum):
+    """Why a reply ended."""
+
+    STOP = "stop"  # the model ended it, or a stop string came
+    LENGTH = "length"  # max_tokens or the context is used up
+    CANCELLED = "cancelled"  # the caller ended it
+    ERROR = "error"  # the engine failed; the event carries the sentence
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str  # system, user, assistant or tool
+    content: str
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """A piece of a reply. A token that completes no character has no text; the end of a reply may be text alone."""
+
+    text: str
+    token_id: int | None = None
+    logprob: float | None = None  # natural logarithm, of the model's own distribution; None if not asked for
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # the likeliest tokens' ids and logprobs
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a reply took: tokens counted, seconds on the wall clock."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    windows: int  # decode windows run
+    drafted_tokens: int
+    accepted_drafts: int
+    read_seconds: float  # reading the prompt, up to the first token
+    decode_seconds: float  # from the first token to the last
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoded tokens a second; the first token belongs to reading the prompt. 0 if only one was made."""
+        after_first = self.completion_tokens - 1
+        return after_first / self.decode_seconds if after_first > 0 and self.decode_seconds > 0 else 0.0
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Prompt tokens read a second."""
+        return self.prompt_tokens / self.read_seconds if self.read_seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of every reply."""
+
+    reason: FinishReason
+    usage: Usage
+    stop_string: str | None = None  # the one that ended the reply
+    error: str | None = None  # one sentence if the reason is ERROR

@@ -1,0 +1,33 @@
+"""What every test shares: one thread a process, no settings of the user, and a tiny model of random weights.
+
+One thread, so that two pytest workers fit two cores and a result does not depend on how many there are.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+for _name in [name for name in os.environ if name.startswith("STRATA_")]:
+    del os.environ[_name]
+os.environ["STRATA_THREADS"] = "1"
+os.environ["XDG_CONFIG_HOME"] = os.devnull
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A qwen4_exp directory of random weights in several shards, with the shipped tokenizer; not to be changed."""
+    from strata.cli.synth import synth
+
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    synth("qwen4_exp", directory, fields=["vocab_size=8192"], shard_mib=1)
+    return directory
+
+
+@pytest.fixture
+def broken_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny model that a test may break."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))

@@ -1,0 +1,214 @@
+"""The engine as a Python user calls it: the same text for the same call, text and tokens that agree, clean ends."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import strata
+from strata.api import Generation, default_options
+from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
+from strata.errors import EngineError, ModelError, RequestError, SettingsError
+from strata.sampling.options import SamplingOptions
+from strata.sampling.sampler import Draw
+from strata.settings import EngineSettings, GenerationSettings, Settings
+from strata.text.tokenizer import load_tokenizer
+from strata.types import Finished, FinishReason, Message, TextPiece, Usage
+
+QUESTION = [Message("user", "What does harbour mean?")]
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[strata.Engine]:
+    with strata.Engine(tiny_model) as opened:
+        yield opened
+
+
+def options(max_tokens: int = 12, **more: Any) -> SamplingOptions:
+    return SamplingOptions(max_tokens=max_tokens, **more)
+
+
+def test_same_call_gives_the_same_text(engine: strata.Engine) -> None:
+    assert engine.chat(QUESTION, options()).text() == engine.chat(QUESTION, options()).text() != ""
+
+
+def test_seed_is_honoured_and_a_fresh_one_is_reported(engine: strata.Engine) -> None:
+    first = engine.chat(QUESTION, options(temperature=1.0))
+    text = first.text()
+    assert first.seed is not None
+    assert engine.chat(QUESTION, options(temperature=1.0, seed=first.seed)).text() == text
+    assert engine.chat(QUESTION, options(temperature=1.0, seed=first.seed + 1)).text() != text
+
+
+def test_drafts_do_not_change_the_text(tiny_model: Path, engine: strata.Engine) -> None:
+    drawn = options(20, temperature=0.7, seed=11, repetition_penalty=1.1)
+    expected = [engine.chat(QUESTION, kind).text() for kind in (options(20), drawn)]
+    for depth in (1, 2, 3):
+        with strata.Engine(tiny_model, drafts=depth) as drafting:
+            replies = [drafting.chat(QUESTION, kind) for kind in (options(20), drawn)]
+            assert [reply.text() for reply in replies] == expected
+            for reply in replies:
+                assert reply.finished is not None
+                assert reply.finished.usage.drafted_tokens > 0
+
+
+def test_size_of_a_chunk_changes_no_bit(tiny_model: Path, engine: strata.Engine) -> None:
+    prompt = [(7 * place) % 5000 + 300 for place in range(300)]
+    expected = list(engine.generate(prompt, options(6, logprobs=2)))[:-1]
+    settings = Settings(engine=EngineSettings(threads=1, chunk_rows=64))
+    with strata.Engine(tiny_model, settings=settings) as small_chunks:
+        assert list(small_chunks.generate(prompt, options(6, logprobs=2)))[:-1] == expected
+
+
+def test_pieces_joined_are_the_text_of_the_tokens(engine: strata.Engine) -> None:
+    *pieces, finished = list(engine.generate("A harbour is", options(16)))
+    assert isinstance(finished, Finished)
+    tokens = [piece.token_id for piece in pieces if isinstance(piece, TextPiece) and piece.token_id is not None]
+    assert "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)) == engine.detokenize(tokens)
+    assert finished.usage.completion_tokens == len(tokens) == 16
+    assert finished.usage.prompt_tokens == len(engine.tokenize("A harbour is"))
+    assert finished.usage.read_seconds > 0
+    assert finished.usage.decode_seconds > 0
+
+
+def test_text_and_its_token_ids_are_the_same_prompt(engine: strata.Engine) -> None:
+    text = "The port of"
+    assert engine.generate(text, options()).text() == engine.generate(engine.tokenize(text), options()).text()
+
+
+def test_token_ids_may_be_of_any_integer_type_and_nothing_else(engine: strata.Engine) -> None:
+    ids: Any = torch.tensor(engine.tokenize("The port of"))
+    assert engine.generate(ids, options()).text() == engine.generate("The port of", options()).text()
+    wrong: Any
+    for wrong in ([1.5], ["a"], [None], 7):
+        with pytest.raises(RequestError, match="token ids"):
+            engine.generate(wrong)
+
+
+def test_logprobs_come_when_they_are_asked_for(engine: strata.Engine) -> None:
+    asked = next(engine.generate("A", options(1, logprobs=3)))
+    plain = next(engine.generate("A", options(1)))
+    assert isinstance(asked, TextPiece)
+    assert isinstance(plain, TextPiece)
+    assert (asked.token_id, asked.logprob) == asked.top_logprobs[0]  # greedy: the likeliest
+    assert len(asked.top_logprobs) == 3
+    assert (plain.token_id, plain.logprob, plain.top_logprobs) == (asked.token_id, None, ())
+
+
+def test_prompt_longer_than_the_context_is_refused_with_both_numbers(tiny_model: Path) -> None:
+    with strata.Engine(tiny_model, context=20) as small:
+        count = len(small.tokenize("harbour " * 50))
+        with pytest.raises(RequestError, match=rf"{count} tokens.*holds 20"):
+            small.generate("harbour " * 50)
+        reply = small.generate([5] * 15)
+        reply.text()
+        assert reply.finished is not None
+        assert (reply.finished.reason, reply.finished.usage.completion_tokens) == (FinishReason.LENGTH, 5)
+
+
+def test_context_beyond_the_model_is_refused_with_both_numbers(tiny_model: Path) -> None:
+    with pytest.raises(SettingsError, match=r"9999999.*4096"):
+        strata.Engine(tiny_model, context=9999999)
+
+
+def test_cancel_from_another_thread_ends_the_reply(engine: strata.Engine) -> None:
+    reply = engine.generate("A", options(4000, ignore_eos=True))
+    next(reply)
+    thread = threading.Thread(target=reply.cancel)
+    thread.start()
+    thread.join()
+    reply.text()
+    assert reply.finished is not None
+    assert reply.finished.reason is FinishReason.CANCELLED
+
+
+def test_progress_tells_of_loading_and_of_reading(tiny_model: Path) -> None:
+    seen: dict[str, list[tuple[int, int]]] = {}
+    with strata.Engine(tiny_model, progress=lambda stage, *n: seen.setdefault(stage, []).append(n)) as watched:
+        watched.generate("A", options(1)).text()
+    assert list(seen) == ["loading the model", "reading the prompt"]
+    for steps in seen.values():
+        done = [step[0] for step in steps]
+        assert done == sorted(done)
+        assert steps[-1][0] == steps[-1][1]
+
+
+def test_closed_engine_says_so(tiny_model: Path) -> None:
+    opened = strata.Engine(tiny_model)
+    opened.close()
+    opened.close()
+    with pytest.raises(RequestError, match="closed"):
+        opened.generate("A")
+
+
+def test_default_options_are_those_of_sampling() -> None:
+    assert default_options(GenerationSettings(max_tokens=None)) == SamplingOptions()
+
+
+def test_missing_shipped_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("strata.models_shipped.default_path", lambda: tmp_path)
+    with pytest.raises(ModelError, match="--model"):
+        strata.Engine()
+
+
+# What follows drives a Generation with events of our own, to place texts and ends exactly.
+
+
+def reply_of(
+    model: Path, windows: list[str], end: FinishReason = FinishReason.LENGTH, error: str | None = None, **more: Any
+) -> Generation:
+    """A reply that comes in windows of these texts."""
+    tokenizer = load_tokenizer(model)
+    events: list[TokensDrawn | RunEnded] = []
+    total = 0
+    for text in windows:
+        draws = tuple(Draw(token) for token in tokenizer.encode(text))
+        total += len(draws)
+        events.append(TokensDrawn(draws, Usage(1, total, 0, 0, 0, 0.0, 0.0)))
+    events.append(RunEnded(end, Usage(1, total, 0, 0, 0, 0.0, 0.0), error))
+    request = TokenRequest((1,), SamplingOptions(**more), frozenset())
+    return Generation(request, (event for event in events), tokenizer, lambda: None)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_stop_string_ends_the_text_wherever_windows_cut_it(tiny_model: Path, cut: int) -> None:
+    text = "one\nEND two"
+    reply = reply_of(tiny_model, [text[:cut], text[cut:]], stop=("\nEND",))
+    assert reply.text() == "one"
+    assert reply.finished is not None
+    assert (reply.finished.reason, reply.finished.stop_string) == (FinishReason.STOP, "\nEND")
+
+
+def test_tokens_behind_a_stop_string_are_not_counted(tiny_model: Path) -> None:
+    whole = reply_of(tiny_model, ["one STOP two three four"], stop=("STOP",))
+    whole.text()
+    before = reply_of(tiny_model, ["one STOP"])
+    before.text()
+    assert whole.finished is not None
+    assert before.finished is not None
+    assert whole.finished.usage.completion_tokens <= before.finished.usage.completion_tokens + 1
+
+
+def test_text_held_back_for_a_stop_comes_out_at_the_end(tiny_model: Path) -> None:
+    reply = reply_of(tiny_model, ["one EN"], stop=("END",))
+    assert reply.text() == "one EN"
+    assert reply.finished is not None
+    assert reply.finished.reason is FinishReason.LENGTH
+
+
+def test_characters_cut_by_tokens_come_out_whole(tiny_model: Path) -> None:
+    text = "snow ☃ and 漢字 and 🙂"
+    pieces = [event.text for event in reply_of(tiny_model, [text]) if isinstance(event, TextPiece)]
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_engine_failure_raises_from_text_and_is_an_event_otherwise(tiny_model: Path) -> None:
+    with pytest.raises(EngineError, match="not finite"):
+        reply_of(tiny_model, ["one"], FinishReason.ERROR, "the logits are not finite").text()
+    *_, last = reply_of(tiny_model, ["one"], FinishReason.ERROR, "the logits are not finite")
+    assert isinstance(last, Finished)
+    assert (last.reason, last.error) == (FinishReason.ERROR, "the logits are not finite")

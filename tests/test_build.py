@@ -1,0 +1,125 @@
+"""From a directory to a loaded model: what belongs together, in which order it is checked, and what is set."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from strata.api import Engine
+from strata.build import fitting_threads, load_model
+from strata.cli.synth import synth
+from strata.errors import ConfigError, EngineError, ModelError, SettingsError, WeightFileError
+from strata.hardware import CpuFacts, MemoryFacts
+from strata.models.families import FAMILIES
+from strata.sampling.options import SamplingOptions
+from strata.settings import EngineSettings
+from strata.weights.safetensors import SafetensorsSource
+
+
+def test_loaded_parts_belong_together(tiny_model: Path) -> None:
+    loaded = load_model(tiny_model, EngineSettings(threads=1))
+    config = json.loads((tiny_model / "config.json").read_text())["text_config"]
+    assert loaded.directory == tiny_model
+    assert loaded.engine.context == config["max_position_embeddings"]
+    assert loaded.tokenizer.vocabulary_size <= config["vocab_size"]
+    assert config["eos_token_id"] in loaded.end_of_text_ids  # of the config, and the tokenizer's own
+    assert loaded.tokenizer.eos_token_ids <= loaded.end_of_text_ids
+
+
+@pytest.mark.parametrize("family", [family.name for family in FAMILIES])
+def test_every_family_answers(family: str, tmp_path: Path) -> None:
+    synth(family, tmp_path / family, fields=["vocab_size=8192"])
+    with Engine(tmp_path / family) as engine:
+        reply = engine.chat([{"role": "user", "content": "Hello"}], SamplingOptions(max_tokens=4, ignore_eos=True))
+        reply.text()
+    assert reply.finished is not None
+    assert reply.finished.usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_dtype_answers(tiny_model: Path, dtype: str) -> None:
+    with Engine(tiny_model, dtype=dtype) as engine:
+        assert engine.generate([5] * 70, SamplingOptions(max_tokens=3)).text() is not None
+
+
+def test_threads_are_set_for_the_process(tiny_model: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        load_model(tiny_model, EngineSettings(threads=3))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_smaller_context_is_taken_and_a_larger_one_refused(tiny_model: Path) -> None:
+    assert load_model(tiny_model, EngineSettings(threads=1, context=100)).engine.context == 100
+    with pytest.raises(SettingsError, match="at most 4096"):
+        load_model(tiny_model, EngineSettings(context=4097))
+
+
+def test_tokenizer_that_is_too_wide_for_the_model_is_refused(broken_model: Path) -> None:
+    file = broken_model / "tokenizer.json"
+    values = json.loads(file.read_text())
+    vocabulary = values["model"]["vocab"]
+    vocabulary.update({f"<far{extra}>": len(vocabulary) + extra for extra in range(100)})
+    file.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="8,192"):
+        load_model(broken_model, EngineSettings())
+
+
+def test_cheap_checks_come_before_the_weights_are_read(broken_model: Path) -> None:
+    for shard in broken_model.glob("*.safetensors"):
+        content = bytearray(shard.read_bytes())
+        content[-20000:] = b"\xff" * 20000  # not a number: seen only when the values are read
+        shard.write_bytes(bytes(content))
+    with pytest.raises(WeightFileError):
+        load_model(broken_model, EngineSettings(threads=1))
+    with pytest.raises(SettingsError):
+        load_model(broken_model, EngineSettings(context=9999))
+
+
+@pytest.mark.parametrize(("width", "threads"), [(256, 1), (1023, 1), (1024, 5), (4096, 5)])
+def test_narrow_models_get_one_thread(monkeypatch: pytest.MonkeyPatch, width: int, threads: int) -> None:
+    monkeypatch.setattr("strata.build.read_cpu", lambda: CpuFacts("any", 6, 12, 5, ()))
+    assert fitting_threads(width) == threads
+
+
+def test_model_that_does_not_fit_is_refused_before_it_is_read(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.build.read_memory", lambda: MemoryFacts(total=8 << 30, available=100 << 20))
+    with pytest.raises(ModelError, match=r"needs 0\.5 GiB .* 0\.1 GiB are free"):
+        load_model(tiny_model, EngineSettings())
+
+
+def test_memory_that_runs_out_while_loading_is_an_engine_error(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("strata.weights.safetensors.read_piece", fail)
+    with pytest.raises(EngineError, match="out of memory"):
+        load_model(tiny_model, EngineSettings(threads=1))
+
+
+def test_draft_layer_is_read_only_if_it_is_used(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = SafetensorsSource.tensor
+
+    def watch(source: SafetensorsSource, name: str, dtype: torch.dtype) -> torch.Tensor:
+        read.append(name)
+        return real(source, name, dtype)
+
+    monkeypatch.setattr(SafetensorsSource, "tensor", watch)
+    load_model(tiny_model, EngineSettings(threads=1))
+    assert not [name for name in read if name.startswith("mtp.")]
+    load_model(tiny_model, EngineSettings(threads=1, drafts=1))
+    assert [name for name in read if name.startswith("mtp.")]
+
+
+def test_drafts_without_a_draft_layer_are_a_notice(tmp_path: Path) -> None:
+    synth("qwen3_moe", tmp_path / "model", fields=["vocab_size=8192"])
+    (notice,) = load_model(tmp_path / "model", EngineSettings(threads=1, drafts=2)).notices
+    assert "drafts = 2" in notice

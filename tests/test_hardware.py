@@ -1,0 +1,135 @@
+"""This PC's facts are read from the system's files: made-up ones give made-up PCs."""
+
+from pathlib import Path
+
+import pytest
+
+from strata.hardware import disk_free_bytes, read_cpu, read_hardware, read_memory
+
+CORE = """processor\t: {0}
+vendor_id\t: GenuineIntel
+model name\t: Made-up CPU @ 3.00GHz
+physical id\t: {1}
+core id\t\t: {2}
+flags\t\t: fpu sse2 avx2 avx_vnni avx512f avx512_vnni
+
+"""
+MEMINFO = "MemTotal:       65536000 kB\nMemFree:         1000 kB\nMemAvailable:   60000000 kB\n"
+KB = 1024
+
+
+def make(root: Path, files: dict[str, str]) -> tuple[Path, Path]:
+    for name, text in {"proc/meminfo": MEMINFO, **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root / "proc", root / "sys"
+
+
+def test_the_processor_with_its_cores_and_threads(tmp_path: Path) -> None:
+    text = "".join(CORE.format(i, i // 8, i % 4) for i in range(16))  # two sockets, four cores of two threads each
+    cpu = read_cpu(make(tmp_path, {"proc/cpuinfo": text})[0])
+    assert cpu.model == "Made-up CPU @ 3.00GHz"
+    assert (cpu.physical_cores, cpu.logical_cores) == (8, 16)
+    assert cpu.usable_cores >= 1
+    assert cpu.instruction_sets == ("avx2", "avx_vnni", "avx512f", "avx512_vnni")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "60000 100000\n"},
+        {
+            "proc/self/cgroup": "0::/box\n",
+            "sys/fs/cgroup/cpu.max": "100000 100000\n",
+            "sys/fs/cgroup/box/cpu.max": "max 1\n",
+        },
+        {
+            "proc/self/cgroup": "3:cpu:/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+    ],
+)
+def test_a_container_may_use_fewer_cores_than_there_are(tmp_path: Path, files: dict[str, str]) -> None:
+    text = "".join(CORE.format(i, 0, i) for i in range(64))
+    assert read_cpu(*make(tmp_path, {"proc/cpuinfo": text, **files})).usable_cores == 1
+
+
+def test_a_system_that_tells_nothing_is_no_error(tmp_path: Path) -> None:
+    cpu = read_cpu(tmp_path)
+    assert cpu.model == "unknown"
+    assert cpu.logical_cores >= 1
+    memory = read_memory(tmp_path, tmp_path)
+    assert (memory.total, memory.available, memory.limit) == (0, 0, None)
+
+
+def test_memory_without_a_limit(tmp_path: Path) -> None:
+    memory = read_memory(*make(tmp_path, {"proc/self/cgroup": "0::/user.slice/a\n"}))
+    assert (memory.total, memory.usable, memory.limit) == (65536000 * KB, 60000000 * KB, None)
+
+
+def group_v2(path: str, limit: str, used: int, cache: int = 0) -> dict[str, str]:
+    folder = f"sys/fs/cgroup{path}"
+    return {
+        f"{folder}/memory.max": f"{limit}\n",
+        f"{folder}/memory.current": f"{used}\n",
+        f"{folder}/memory.stat": f"anon 5\ninactive_file {cache}\n",
+    }
+
+
+def test_the_tightest_group_of_version_2_wins_and_file_cache_counts_as_free(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "0::/slice/box\n",
+        **group_v2("/slice", str(8 << 30), 3 << 30, 1 << 30),
+        **group_v2("/slice/box", "max", 1 << 30),
+    }
+    memory = read_memory(*make(tmp_path, files))
+    assert (memory.limit, memory.limit_available) == (8 << 30, 6 << 30)
+    assert memory.usable == 6 << 30
+
+
+def test_in_a_container_the_root_holds_the_limit(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/../../host/only\n", **group_v2("", str(4 << 30), 1 << 30)}
+    memory = read_memory(*make(tmp_path, files))
+    assert (memory.limit, memory.usable) == (4 << 30, 3 << 30)
+
+
+def test_a_group_of_version_1(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/memory"
+    files = {
+        "proc/self/cgroup": "11:cpu,cpuacct:/x\n4:memory:/docker/abc\n",
+        f"{folder}/memory.limit_in_bytes": "9223372036854771712\n",
+        f"{folder}/memory.usage_in_bytes": "1\n",
+        f"{folder}/docker/abc/memory.limit_in_bytes": str(2 << 30),
+        f"{folder}/docker/abc/memory.usage_in_bytes": str(1 << 30),
+        f"{folder}/docker/abc/memory.stat": "total_inactive_file 1048576\n",
+    }
+    memory = read_memory(*make(tmp_path, files))
+    assert memory.limit == 2 << 30
+    assert memory.usable == (1 << 30) + (1 << 20)
+
+
+def test_a_group_that_is_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
+    files = {"proc/self/cgroup": "0::/\n", **group_v2("", str(1 << 30), 2 << 30)}
+    assert read_memory(*make(tmp_path, files)).usable == 0
+
+
+def test_this_pc_has_a_processor_memory_and_a_disk(tmp_path: Path) -> None:
+    hardware = read_hardware()
+    assert hardware.cpu.logical_cores >= hardware.cpu.physical_cores >= 1
+    assert hardware.memory.total >= hardware.memory.usable > 0
+    assert disk_free_bytes(tmp_path / "not" / "there" / "yet") > 0
+
+
+def test_cards_are_those_that_torch_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    properties = type("Properties", (), {"name": "Made-up card", "major": 8, "minor": 9})()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10, 24 + index))
+    gpus = read_hardware().gpus
+    assert [(gpu.name, gpu.total_bytes, gpu.free_bytes, gpu.compute_capability) for gpu in gpus] == [
+        ("Made-up card", 24, 10, (8, 9)),
+        ("Made-up card", 25, 10, (8, 9)),
+    ]
