@@ -1,0 +1,115 @@
+"""The contract between the engine and a model family: rows in, logits and streams out, state beside them.
+
+Knows no family and no file. A family's class implements `LanguageModel`; the engine sees nothing else of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import torch
+
+
+class LogitRows(Enum):
+    """For which rows of a read the head is computed: a prompt needs its last row only."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+class SlotState(Protocol):
+    """Everything that one conversation leaves behind in a model; made by `LanguageModel.new_state`."""
+
+    position: int  # rows committed so far = position of the next row
+
+    def bytes_used(self) -> int:
+        """Bytes of the tensors that this state holds now."""
+        ...
+
+    def clone(self) -> "SlotState":
+        """An independent copy: a checkpoint, or the start of another continuation."""
+        ...
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive rows of one slot inside a call; they start at `state.position`."""
+
+    state: Any  # the family's SlotState
+    token_ids: torch.Tensor  # [rows] int64, rows >= 1
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a call computed; rows of the segments one after another."""
+
+    logits: torch.Tensor  # [logit rows, vocabulary], in the model's compute dtype
+    hidden: torch.Tensor  # [rows, hidden or streams * hidden]: what the MTP head reads (before the final mixer or norm)
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """A computed window whose rows are not yet part of any state."""
+
+    segments: Sequence[Segment]
+    output: Output  # logits of every row
+    pending: Any  # the family's stored inputs, from which `commit` replays the accepted rows
+
+
+class LanguageModel(Protocol):
+    """One model family on one device, in plain torch. Not thread-safe; states of several slots may share a call."""
+
+    config: Any
+    vocabulary_size: int
+    max_position: int  # rows that a slot may hold at most
+
+    @property
+    def draft_head(self) -> "DraftHead | None":
+        """The model's own draft layer, if it has one."""
+        ...
+
+    def new_state(self) -> Any:
+        """An empty state for one slot."""
+        ...
+
+    def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
+        """Read the segments' rows and advance their states.
+
+        Cuts of one text at multiples of 64 give the same bits; cuts elsewhere agree within rounding.
+        """
+        ...
+
+    def window(self, segments: Sequence[Segment]) -> WindowResult:
+        """Compute the rows of a decode window without changing any state; each row is as if decoded one by one."""
+        ...
+
+    def commit(self, window: WindowResult, accepted_rows: Sequence[int]) -> None:
+        """Make the first `accepted_rows[i]` rows of segment i part of its state (0 leaves it as it was)."""
+        ...
+
+
+@dataclass(frozen=True)
+class DraftRows:
+    """Consecutive rows of one slot for a draft head; they start at `state.position`."""
+
+    state: Any  # made by `DraftHead.new_state`
+    hidden: torch.Tensor  # [rows, width]: `Output.hidden` of the model at positions i (or of the head at i - 1)
+    next_token_ids: torch.Tensor  # [rows] int64: the tokens at i + 1
+
+
+class DraftHead(Protocol):
+    """A model's own draft layer: from the hidden row at i and token i + 1 to logits for token i + 2."""
+
+    def new_state(self) -> Any:
+        """An empty state for one slot; it has a `position` as a SlotState has."""
+        ...
+
+    def read(self, rows: DraftRows, logit_rows: LogitRows = LogitRows.LAST) -> Output:
+        """Read the rows and advance their state. `Output.hidden` may stand for the model's at the next position."""
+        ...
+
+    def truncate(self, state: Any, position: int) -> None:
+        """Forget the rows from `position` on: drafts that were read into the state."""
+        ...

@@ -1,0 +1,1 @@
+"""Maths that families share: pure functions over plain tensors and small frozen weights."""

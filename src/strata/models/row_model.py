@@ -1,0 +1,142 @@
+"""What every family does alike: cut reads into tiles, run the layers, hand out logits, compute and commit windows.
+
+Knows the contract of layers (`mixers/base.py`) and of models (`base.py`); knows no architecture.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strata.errors import EngineError, RequestError
+from strata.models.base import DraftHead, LogitRows, Output, Segment, WindowResult
+from strata.models.blocks.rotary import rotation_at
+from strata.models.blocks.rows import iterate_tiles
+from strata.models.mixers.base import RowsInfo, StatefulPart
+
+
+@dataclass
+class ModelState:
+    """One slot's state: one part per layer. See `SlotState`."""
+
+    position: int
+    layers: list[Any]
+
+    def bytes_used(self) -> int:
+        return sum(layer.bytes_used() for layer in self.layers)
+
+    def clone(self) -> "ModelState":
+        return ModelState(self.position, [layer.clone() for layer in self.layers])
+
+
+class RowModel(ABC):
+    """A `LanguageModel` made of layers; a family says how rows are embedded and how logits are made."""
+
+    config: Any
+    vocabulary_size: int
+    max_position: int
+    layers: Sequence[StatefulPart]
+    frequencies: torch.Tensor  # of the rotary embedding
+    dtype: torch.dtype  # compute dtype
+    draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
+
+    @abstractmethod
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """token_ids [rows] -> what the first layer reads [rows, width]."""
+
+    @abstractmethod
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the last layer gave [rows, width] -> logits [rows, vocabulary]."""
+
+    def new_state(self) -> ModelState:
+        return ModelState(0, [layer.new_state() for layer in self.layers])
+
+    @torch.no_grad()
+    def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
+        """See `LanguageModel.read`: each segment passes layer by layer, in every layer tile by tile."""
+        for segment in segments:
+            self._check(segment)
+        outputs = [self._read_segment(segment, logit_rows) for segment in segments]
+        for index, output in enumerate(outputs):
+            require_finite(output.logits if logit_rows is not LogitRows.NONE else output.hidden, f"segment {index}")
+        return Output(
+            torch.cat([output.logits for output in outputs]), torch.cat([output.hidden for output in outputs])
+        )
+
+    @torch.no_grad()
+    def window(self, segments: Sequence[Segment]) -> WindowResult:
+        """See `LanguageModel.window`."""
+        for segment in segments:
+            self._check(segment)
+        rows = self._rows_info(segments)
+        hidden = self.embed(rows.token_ids)
+        pending = []
+        for index, layer in enumerate(self.layers):
+            hidden, layer_pending = layer.window(hidden, rows, [segment.state.layers[index] for segment in segments])
+            pending.append(layer_pending)
+        logits = self.head(hidden)
+        require_finite(logits, "the window")
+        return WindowResult(segments, Output(logits, hidden), pending)
+
+    @torch.no_grad()
+    def commit(self, window: WindowResult, accepted_rows: Sequence[int]) -> None:
+        """See `LanguageModel.commit`."""
+        for slot, (segment, accepted) in enumerate(zip(window.segments, accepted_rows, strict=True)):
+            if not 0 <= accepted <= segment.token_ids.shape[0]:
+                raise ValueError(f"accepted {accepted} of {segment.token_ids.shape[0]} rows")
+            if accepted == 0:
+                continue
+            for index, layer in enumerate(self.layers):
+                layer.commit(window.pending[index], slot, segment.state.layers[index], accepted)
+            segment.state.position += accepted
+
+    def _read_segment(self, segment: Segment, logit_rows: LogitRows) -> Output:
+        state = segment.state
+        rows = self._rows_info([segment])
+        tiles = list(iterate_tiles(state.position, segment.token_ids.shape[0]))
+        tile_rows = [rows.tile(start, stop) for start, stop in tiles]
+        hidden = self.embed(rows.token_ids)
+        for layer, layer_state in zip(self.layers, state.layers, strict=True):
+            for (start, stop), tile in zip(tiles, tile_rows, strict=True):
+                hidden[start:stop] = layer.read(hidden[start:stop], tile, layer_state)
+        state.position += segment.token_ids.shape[0]
+        if logit_rows is LogitRows.ALL:
+            logits = torch.cat([self.head(hidden[start:stop]) for start, stop in tiles])
+        elif logit_rows is LogitRows.LAST:
+            logits = self.head(hidden[-1:])
+        else:
+            logits = hidden.new_zeros(0, self.vocabulary_size)
+        return Output(logits, hidden)
+
+    def _rows_info(self, segments: Sequence[Segment]) -> RowsInfo:
+        bounds, parts, start = [], [], 0
+        for segment in segments:
+            count = segment.token_ids.shape[0]
+            bounds.append((start, start + count))
+            parts.append(torch.arange(segment.state.position, segment.state.position + count))
+            start += count
+        positions = torch.cat(parts)
+        token_ids = torch.cat([segment.token_ids for segment in segments])
+        rotation = rotation_at(positions, self.frequencies, self.dtype)
+        return RowsInfo(token_ids, positions, rotation, tuple(bounds))
+
+    def _check(self, segment: Segment) -> None:
+        count = segment.token_ids.shape[0]
+        if count == 0:
+            raise RequestError("there is nothing to read: a segment needs at least one token")
+        if segment.state.position + count > self.max_position:
+            raise RequestError(
+                f"{segment.state.position + count} tokens are more than this model's context of {self.max_position}"
+            )
+        low, high = int(segment.token_ids.min()), int(segment.token_ids.max())
+        if low < 0 or high >= self.vocabulary_size:
+            wrong = low if low < 0 else high
+            raise RequestError(f"token id {wrong} is not in the vocabulary (0 to {self.vocabulary_size - 1})")
+
+
+def require_finite(values: torch.Tensor, where: str) -> None:
+    """Raises EngineError if there is a NaN or an infinity."""
+    if not bool(torch.isfinite(values).all()):
+        raise EngineError(f"the logits of {where} are not finite (NaN or infinity): broken weights or a broken state")

@@ -1,0 +1,1 @@
+"""Where tensors come from: files of models as published, or random ones; canonical names above, bytes below."""

@@ -1,0 +1,1 @@
+"""Strata's model families against an implementation that nobody here wrote."""
