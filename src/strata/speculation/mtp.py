@@ -1,0 +1,71 @@
+"""Drafts from a model's own draft layer, one slot at a time. Knows the contract of a draft head, no family.
+
+The head follows the text: its row i is made of the model's hidden row at i and the token at i + 1. To draft, its own
+hidden row stands for the model's at the next position; those rows are forgotten afterwards, because the text's own rows
+replace them once the window is committed.
+
+    head's rows   0 .. position           made of the text: kept
+                  position .. + depth-1   made of drafts: forgotten when `draft` returns
+"""
+
+import torch
+
+from strata.models.base import DraftHead, DraftRows, LogitRows
+
+
+def draft_greedy(head: DraftHead, rows: DraftRows, depth: int) -> list[int]:
+    """Read the text's rows, then guess `depth` tokens after the last of `rows.next_token_ids`, best first choice only.
+
+    The head's state keeps the text's rows only.
+    """
+    output = head.read(rows, LogitRows.LAST if depth else LogitRows.NONE)
+    kept = rows.state.position
+    drafts: list[int] = []
+    while len(drafts) < depth:
+        drafts.append(int(output.logits[-1].argmax()))
+        if len(drafts) < depth:
+            output = head.read(DraftRows(rows.state, output.hidden[-1:], torch.tensor(drafts[-1:])))
+    head.truncate(rows.state, kept)
+    return drafts
+
+
+class SlotDrafts:
+    """One slot's drafting: keeps the last hidden row until the token after it is known."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head = head
+        self._state = head.new_state()
+        self._waiting: torch.Tensor | None = None  # [1, width]: the row whose next token is not known yet
+
+    def bytes_used(self) -> int:
+        """Bytes of the draft layer's state."""
+        return int(self._state.bytes_used())
+
+    def clone(self) -> "SlotDrafts":
+        """An independent copy, for a checkpoint beside the model's state."""
+        copy = SlotDrafts(self._head)
+        copy._state = self._state.clone()
+        copy._waiting = self._waiting
+        return copy
+
+    def follow(self, hidden: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Rows became part of the text (a prompt's chunk, or committed rows): hidden [rows, width], their token ids."""
+        rows, following = self._pair(hidden, token_ids)
+        if following.shape[0]:
+            self._head.read(DraftRows(self._state, rows[:-1], following), LogitRows.NONE)
+        self._waiting = rows[-1:].clone()
+
+    def draft(self, hidden: torch.Tensor, token_ids: torch.Tensor, next_token_id: int, depth: int) -> list[int]:
+        """As `follow` (there may be no new rows), then `depth` drafts of the tokens after `next_token_id`."""
+        rows, following = self._pair(hidden, token_ids)
+        if rows.shape[0] == 0:
+            raise ValueError("there is no new row to draft from")
+        following = torch.cat((following, torch.tensor([next_token_id])))
+        self._waiting = None
+        return draft_greedy(self._head, DraftRows(self._state, rows, following), depth)
+
+    def _pair(self, hidden: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows in order, and the known tokens after them: one fewer than the rows."""
+        if self._waiting is None:
+            return hidden, token_ids[1:]
+        return torch.cat((self._waiting, hidden)), token_ids
