@@ -1,0 +1,131 @@
+"""Chooses tokens from logits for one reply. Knows one request's options and the tokens of its reply; no text, no model.
+
+A choice is a pure function of the logits row, the options with their seed, the token's position and the tokens before
+it. Nothing else enters: not the rows beside it, not how often a position was tried. So drafts are verified by choosing
+at each position as if there were none, and the reply is the same with and without them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from strata.errors import EngineError
+from strata.sampling.logprobs import TokenLogprob, token_logprob
+from strata.sampling.options import SamplingOptions
+from strata.sampling.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel
+from strata.sampling.transforms import History, adjust, transform
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A chosen token."""
+
+    token_id: int
+    logprob: float | None = None  # of the model's own distribution; None if not asked for
+    top_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class Sampler:
+    """The choices of one reply.
+
+    `vocabulary_size` is the width of the logits; `prompt` counts for the repetition penalty; `choice` numbers the
+    replies of a request that asks for several. Options that draw must have a seed (`SamplingOptions.seeded`).
+    Raises RequestError if the options name ids that the vocabulary does not have.
+    """
+
+    def __init__(
+        self,
+        options: SamplingOptions,
+        vocabulary_size: int,
+        prompt: Iterable[int] = (),
+        choice: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        options.check_vocabulary(vocabulary_size)
+        if options.seed is None and not options.greedy:
+            raise ValueError("options that draw need a seed: call SamplingOptions.seeded() where the request starts")
+        self.options = options
+        self._choice = choice
+        self._history = _start_history(vocabulary_size, prompt, device) if options.has_penalties else None
+
+    def sample(self, logits: torch.Tensor, position: int) -> Draw:
+        """Choose the token at `position` of the conversation from its row `[vocabulary]`, any float dtype.
+
+        Changes nothing; `commit` tells what became part of the reply. Raises EngineError for logits that are not
+        finite (-inf alone may stand for a token that is ruled out).
+        """
+        return self._sample(logits, position, self._history)
+
+    def verify(self, logits: torch.Tensor, first_position: int, drafts: Sequence[int]) -> list[Draw]:
+        """Choose from the rows `[len(drafts) + 1, vocabulary]` of a window as if its drafts were not there.
+
+        Row i is chosen at `first_position + i` behind `drafts[:i]`. The result ends with the first choice that is not
+        its draft, so it holds one token at least: all of them are the reply's next tokens. Changes nothing.
+        """
+        if len(logits) != len(drafts) + 1:
+            raise ValueError(f"{len(drafts)} drafts need {len(drafts) + 1} rows of logits, not {len(logits)}")
+        history = self._history
+        draws: list[Draw] = []
+        for index, row in enumerate(logits):
+            draws.append(self._sample(row, first_position + index, history))
+            token_id = draws[-1].token_id
+            if index == len(drafts) or token_id != drafts[index]:
+                break
+            history = _with_token(history, token_id)
+        return draws
+
+    def commit(self, token_ids: Iterable[int]) -> None:
+        """These tokens are now part of the reply: later choices see them."""
+        if self._history is not None:
+            for token_id in token_ids:
+                self._history.counts[0, token_id] += 1
+
+    def _sample(self, logits: torch.Tensor, position: int, history: History | None) -> Draw:
+        row = logits.to(torch.float32)
+        largest, token = row.max(dim=-1)  # NaN counts as the largest; of equal logits the first
+        _check_finite(float(largest), position)
+        options = self.options
+        if not options.greedy:
+            assert options.seed is not None
+            token_id = draw_token(transform(row[None], options, history)[0], options.seed, position, self._choice)
+        elif options.has_penalties or options.logit_bias:
+            token_id = int(adjust(row[None], options, history)[0].argmax())
+        else:
+            token_id = int(token)
+        if options.logprobs is None:
+            return Draw(token_id)
+        return Draw(token_id, *token_logprob(row, token_id, options.logprobs))
+
+
+def draw_token(logits: torch.Tensor, seed: int, position: int, choice: int) -> int:
+    """Draw from softmax of a row `[vocabulary]`: the largest sum of logit and Gumbel noise, the lower id among equals.
+
+    Each token's noise depends on its own id alone, so nothing is added up and the order does not matter. Noise is made
+    only for tokens that can still win: rounding is monotonic, so the others lose with any noise.
+    """
+    can_win = logits + GUMBEL_MAX >= logits.max() + GUMBEL_MIN
+    token_ids = torch.nonzero(can_win).flatten()
+    scores = logits[token_ids] + gumbel(seed, position, token_ids, choice)
+    return int(token_ids[scores.argmax()])
+
+
+def _start_history(vocabulary_size: int, prompt: Iterable[int], device: torch.device | str) -> History:
+    in_prompt = torch.zeros(1, vocabulary_size, dtype=torch.bool, device=device)
+    in_prompt[0, torch.tensor(sorted(set(prompt)), dtype=torch.int64, device=device)] = True
+    return History(in_prompt, torch.zeros(1, vocabulary_size, dtype=torch.int32, device=device))
+
+
+def _with_token(history: History | None, token_id: int) -> History | None:
+    if history is None:
+        return None
+    counts = history.counts.clone()
+    counts[0, token_id] += 1
+    return History(history.in_prompt, counts)
+
+
+def _check_finite(largest: float, position: int) -> None:
+    if largest == float("-inf"):
+        raise EngineError(f"no token is allowed at position {position}: every logit is -inf")
+    if largest != largest or largest == float("inf"):
+        raise EngineError(f"the model's logits at position {position} are not finite numbers")
