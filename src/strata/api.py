@@ -1,0 +1,222 @@
+"""The engine as Python users see it: text or messages in, a stream of text out.
+
+Knows how text, token ids and the engine's events become each other; knows no model, file or tensor.
+"""
+
+import dataclasses
+import operator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from strata.build import LoadedModel, load_model
+from strata.engine.control import RunControl
+from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
+from strata.errors import EngineError, RequestError
+from strata.sampling.options import SamplingOptions
+from strata.sampling.sampler import Draw
+from strata.settings import GenerationSettings, Settings, resolve
+from strata.text.stop_strings import StopMatcher
+from strata.text.tokenizer import Tokenizer
+from strata.types import Finished, FinishReason, Message, ProgressCallback, TextPiece, Usage
+
+
+class Engine:
+    """A loaded model that answers. Use it as a context manager, or call `close`.
+
+    `model` is a model directory, by default the small model that ships with strata. What is not given is taken from
+    the environment (STRATA_THREADS ...), then from the settings file, then from the defaults (docs/settings.md).
+    `settings`: resolved ones, instead of the four before. `progress(stage, done, total)` is called while the weights
+    and while a prompt are read. Several generations may be under way at once, in several threads; they take turns.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        threads: int | None = None,
+        dtype: str | None = None,
+        context: int | None = None,
+        drafts: int | None = None,
+        progress: ProgressCallback | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        said = {"threads": threads, "dtype": dtype, "context": context, "drafts": drafts}
+        self.settings = settings or resolve(said)
+        directory = None if model is None else Path(model)
+        self._progress = progress
+        self._loaded: LoadedModel | None = load_model(directory, self.settings.engine, progress)
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def directory(self) -> Path:
+        """Where the model lies."""
+        return self._ready().directory
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a prompt and its reply together."""
+        return self._ready().engine.context
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model can be talked with in messages."""
+        return self._ready().tokenizer.chat_template is not None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about what was left out when the model was loaded."""
+        return self._ready().notices
+
+    def generate(self, prompt: str | Sequence[int], options: SamplingOptions | None = None) -> "Generation":
+        """Continue a text or token ids. Raises RequestError at once if the request cannot be served.
+
+        Control tokens in text stay text; give token ids where they are wanted.
+        """
+        loaded = self._ready()
+        if isinstance(prompt, str):
+            return self._start(loaded, loaded.tokenizer.encode(prompt, add_special_tokens=True), options)
+        try:
+            token_ids = [operator.index(token) for token in prompt]  # whole numbers of any library
+        except TypeError as failure:
+            raise RequestError(f"a prompt is text or token ids: {failure}") from failure
+        return self._start(loaded, token_ids, options)
+
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        options: SamplingOptions | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> "Generation":
+        """Answer a conversation, by the model's chat template. Raises RequestError or TemplateError at once."""
+        loaded = self._ready()
+        if not messages:
+            raise RequestError("messages is empty: give at least one")
+        plain = [dataclasses.asdict(message) if isinstance(message, Message) else message for message in messages]
+        return self._start(loaded, loaded.tokenizer.encode_chat(plain, tools), options)
+
+    def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text; control tokens in it stay text."""
+        return self._ready().tokenizer.encode(text)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens."""
+        return self._ready().tokenizer.decode(token_ids)
+
+    def close(self) -> None:
+        """Let go of the model. Generations under way must have ended; calling it again does nothing."""
+        if self._loaded is not None and self._loaded.tokenizer.chat_template is not None:
+            self._loaded.tokenizer.chat_template.close()
+        self._loaded = None
+
+    def _ready(self) -> LoadedModel:
+        if self._loaded is None:
+            raise RequestError("this engine is closed: make a new one")
+        return self._loaded
+
+    def _start(self, loaded: LoadedModel, token_ids: Sequence[int], options: SamplingOptions | None) -> "Generation":
+        if options is None:
+            options = default_options(self.settings.generation)
+        options = options.seeded()
+        ends = frozenset() if options.ignore_eos else loaded.end_of_text_ids
+        request = TokenRequest(tuple(token_ids), options, ends | frozenset(options.stop_token_ids))
+        loaded.engine.check(request)
+        control = RunControl(self._progress)
+        return Generation(request, loaded.engine.run(request, control), loaded.tokenizer, control.cancel)
+
+
+def default_options(settings: GenerationSettings, **changes: Any) -> SamplingOptions:
+    """The options that a request gets unless it says otherwise, with some of them changed."""
+    return SamplingOptions(**(dataclasses.asdict(settings) | changes))
+
+
+class Generation(Iterator[TextPiece | Finished]):
+    """A reply under way: iterate over its pieces; the last event is always `Finished`.
+
+    Made by `Engine.generate` and `Engine.chat`. Not for several threads, except `cancel`.
+    """
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        events: Generator[TokensDrawn | RunEnded, None, None],
+        tokenizer: Tokenizer,
+        cancel: Callable[[], None],
+    ) -> None:
+        self.request = request
+        self.finished: Finished | None = None
+        self._events = events
+        self._ends = request.stop_token_ids
+        self._text = tokenizer.detokenizer()
+        self._stops = StopMatcher(request.options.stop)
+        self._cancel = cancel
+        self._waiting: deque[TextPiece | Finished] = deque()
+
+    @property
+    def seed(self) -> int | None:
+        """The seed with which this reply can be had again; None if nothing is drawn."""
+        return None if self.request.options.greedy else self.request.options.seed
+
+    def cancel(self) -> None:
+        """End the reply after the step that is under way; may be called from any thread or a signal handler."""
+        self._cancel()
+
+    def __iter__(self) -> "Generation":
+        return self
+
+    def __next__(self) -> TextPiece | Finished:
+        while not self._waiting:
+            if self.finished is not None:
+                raise StopIteration
+            self._take(next(self._events))
+        return self._waiting.popleft()
+
+    def text(self) -> str:
+        """The rest of the reply at once. Raises EngineError if the engine failed."""
+        pieces = [event.text for event in self if isinstance(event, TextPiece)]
+        if self.finished is not None and self.finished.error is not None:
+            raise EngineError(self.finished.error)
+        return "".join(pieces)
+
+    def _take(self, event: TokensDrawn | RunEnded) -> None:
+        if isinstance(event, RunEnded):
+            self._end(event.reason, event.usage, event.error)
+            return
+        unused = len(event.draws)
+        for draw in event.draws:
+            unused -= 1
+            if draw.token_id in self._ends:
+                continue  # it belongs to the reply's tokens, not to its text
+            found = self._stops.feed(self._text.feed(draw.token_id))
+            self._waiting.append(_piece(found.text, draw))
+            if found.stop is not None:
+                kept = dataclasses.replace(event.usage, completion_tokens=event.usage.completion_tokens - unused)
+                self.finished = Finished(FinishReason.STOP, kept, stop_string=found.stop)
+                self._waiting.append(self.finished)
+                self._events.close()  # lets go of the slot
+                return
+
+    def _end(self, reason: FinishReason, usage: Usage, error: str | None) -> None:
+        """Hand out what was held back; it may still hold a stop string, completed by the last characters."""
+        found = self._stops.feed(self._text.finish())
+        rest = found.text if found.stop is not None else found.text + self._stops.finish()
+        if rest:
+            self._waiting.append(TextPiece(rest))
+        if found.stop is not None:
+            reason = FinishReason.STOP
+        self.finished = Finished(reason, usage, stop_string=found.stop, error=error)
+        self._waiting.append(self.finished)
+
+
+def _piece(text: str, draw: Draw) -> TextPiece:
+    top = tuple((entry.token_id, entry.logprob) for entry in draw.top_logprobs)
+    return TextPiece(text, draw.token_id, draw.logprob, top)

@@ -1,0 +1,37 @@
+"""Command line flags made from the settings, so that a setting is written down once.
+
+Knows the settings' names, types and help; knows no command.
+"""
+
+from dataclasses import asdict, field, make_dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from strata.settings import EngineSettings, GenerationSettings, describe
+
+
+def _flags(section: type) -> Any:
+    """A frozen dataclass with one optional flag for each setting of a section; None means "not said"."""
+    members = [
+        (name, Annotated[kind | None, Parameter(help=_help(limits.help, limits.choices))], field(default=None))
+        for name, (kind, limits) in describe(section).items()
+    ]
+    made = make_dataclass(section.__name__.replace("Settings", "Flags"), members, frozen=True)
+    made.__module__ = __name__  # the command line parser takes classes of the standard library for plain values
+    return made
+
+
+def _help(line: str, choices: tuple[str, ...]) -> str:
+    return f"{line} ({', '.join(choices)})" if choices else line
+
+
+EngineFlags: Any = _flags(EngineSettings)
+GenerationFlags: Any = _flags(GenerationSettings)
+
+FLAT = Parameter(name="*")  # the section's fields are flags of the command itself
+
+
+def said(*flags: Any) -> dict[str, Any]:
+    """What the user said, by setting; sections that were not touched are None."""
+    return {name: value for section in flags if section is not None for name, value in asdict(section).items()}

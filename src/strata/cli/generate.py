@@ -1,0 +1,89 @@
+"""`strata generate`: answers one prompt on stdout, statistics on stderr.
+
+Knows where a prompt comes from and where its reply goes; the reply is made by `strata.api`.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from strata.api import Engine, Generation, default_options
+from strata.cli.console import progress_bar, report_notices, statistics_line, write_line
+from strata.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK
+from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, said
+from strata.cli.reply import stream_reply
+from strata.errors import EngineError, RequestError
+from strata.sampling.options import SamplingOptions
+from strata.settings import resolve
+from strata.text.tokenizer import decode_utf8
+from strata.types import FinishReason, Message
+
+
+def generate(
+    prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    model: Path | None = None,
+    raw: Annotated[bool, Parameter(negative="")] = False,
+    system: str | None = None,
+    stop: Annotated[list[str] | None, Parameter(negative="")] = None,
+    quiet: Annotated[bool, Parameter(negative="")] = False,
+    engine: Annotated[EngineFlags, FLAT] = None,
+    generation: Annotated[GenerationFlags, FLAT] = None,
+) -> int:
+    """Answer one prompt, or continue a text.
+
+    Parameters
+    ----------
+    prompt
+        What to answer; - reads it from stdin.
+    model
+        A model directory; the small model that ships with strata if not given.
+    raw
+        Continue the prompt as text instead of answering it as a message.
+    system
+        A system message before the prompt.
+    stop
+        End the reply before this string; may be given several times.
+    quiet
+        No line of statistics.
+    """
+    settings = resolve(said(engine, generation))
+    options = default_options(settings.generation, stop=tuple(stop or ()))
+    text = _read_prompt(prompt, raw=raw)
+    with progress_bar() as progress, Engine(model, settings=settings, progress=progress) as opened:
+        report_notices(opened.notices)
+        reply = _start(opened, text, system, options, raw=raw)
+        _, finished = stream_reply(reply)
+    if not quiet:
+        write_line(statistics_line(finished, reply.seed))
+    if finished.error is not None:
+        raise EngineError(finished.error)
+    return EXIT_INTERRUPTED if finished.reason is FinishReason.CANCELLED else EXIT_OK
+
+
+def _read_prompt(prompt: str, *, raw: bool) -> str:
+    """The prompt's text; the line feed that ends what a shell pipes in is no part of a message."""
+    if prompt != "-":
+        text = decode_utf8(os.fsencode(prompt), "the prompt")  # the shell may hand over any bytes
+    elif sys.stdin is None:
+        raise RequestError("standard input is closed: give the prompt as an argument")
+    else:
+        text = decode_utf8(sys.stdin.buffer.read(), "standard input")
+        text = text if raw else text.rstrip("\n")
+    if not text:
+        raise RequestError("the prompt is empty: give some text")
+    return text
+
+
+def _start(engine: Engine, prompt: str, system: str | None, options: SamplingOptions, *, raw: bool) -> Generation:
+    if raw or not engine.has_chat_template:
+        if system is not None:
+            why = "--raw continues plain text" if raw else "this model has no chat template"
+            raise RequestError(f"--system needs a chat, but {why}: leave it out")
+        return engine.generate(prompt, options)
+    before = [Message("system", system)] if system is not None else []
+    return engine.chat([*before, Message("user", prompt)], options)

@@ -1,0 +1,175 @@
+"""`strata inspect`: what a model is, what it needs, and whether this PC can run it.
+
+Knows how the facts look on a terminal; `model_report` finds them.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from strata import models_shipped
+from strata.cli.console import printable
+from strata.cli.model_report import ModelReport, gib, make_report, parts_in_order, report_as_json
+from strata.errors import ModelError
+from strata.models.needs import Part, Placement
+from strata.settings import resolve
+from strata.weights.directory import CONFIG_NAME
+
+
+def inspect(
+    path: Path | None = None,
+    /,
+    *,
+    context: int | None = None,
+    dtype: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> None:
+    """Say what a model is, what it needs and whether this PC can run it. Reads headers only, never the weights.
+
+    Parameters
+    ----------
+    path
+        A model directory, or a directory that holds only config.json; the model that ships with strata if not given.
+    context
+        Tokens of a conversation for which memory is counted; 8,192 or the model's own limit if not given.
+    dtype
+        Number format in which the engine holds weights and state, as for `strata generate`.
+    as_json
+        Print everything as one JSON object with sizes in bytes.
+    """
+    engine = resolve({"dtype": dtype}).engine
+    report = make_report(path or _shipped_model(), context, engine)
+    if as_json:
+        print(json.dumps(report_as_json(report), indent=2))
+    else:
+        show(report, Console(highlight=False))
+
+
+def _shipped_model() -> Path:
+    directory = models_shipped.default_path()
+    if not (directory / CONFIG_NAME).is_file():
+        raise ModelError("this copy of strata ships no model: name a directory, as in strata inspect DIRECTORY")
+    return directory
+
+
+def show(report: ModelReport, console: Console) -> None:
+    """Print the report."""
+    console.print(Text(printable(report.path), style="bold"), soft_wrap=True)
+    facts = Table.grid(padding=(0, 2))
+    for label, value in _facts(report):
+        facts.add_row(Text(label, style="cyan"), Text(printable(value)))
+    console.print(facts)
+    console.print(_parameter_table(report))
+    console.print(_needs_table(report))
+    console.print(
+        Text(
+            f"State is that of one conversation of {report.context:,} tokens. Today everything is held in "
+            f"{report.dtype}; with a card (not yet): experts in RAM as they are stored, dense parts on the card."
+        ),
+        soft_wrap=True,
+    )
+    for label, value in _pc_lines(report):
+        console.print(Text.assemble((f"{label:11}", "cyan"), printable(value)), soft_wrap=True)
+    for notice in report.stored.notices:
+        console.print(Text(f"note: {printable(notice)}"), soft_wrap=True)
+    style = "bold green" if report.verdict.can_run else "bold red"
+    console.print(Text(report.verdict.sentence, style=style), soft_wrap=True)
+
+
+def _facts(report: ModelReport) -> list[tuple[str, str]]:
+    config, count = report.config, report.parameters
+    kinds = " + ".join(f"{number} {kind}" for kind, number in report.layers.items())
+    streams = f" in {config['hc_count']} residual streams" if config.get("hc_count") else ""
+    shared = " + 1 shared" if config.get("shared_expert_intermediate_size") else ""
+    experts = config.get("num_experts") or config.get("num_local_experts")
+    width = config["moe_intermediate_size"]
+    lines = [
+        ("family", f"{report.family}, {config['num_hidden_layers']} layers ({kinds})"),
+        ("sizes", f"hidden {config['hidden_size']:,}{streams}, vocabulary {config['vocab_size']:,}"),
+        ("context", f"{config['max_position_embeddings']:,} tokens"),
+        ("experts", f"{experts:,} a layer, top {config['num_experts_per_tok']}{shared}, {width:,} wide"),
+    ]
+    if count.by_part[Part.NGRAM]:
+        layers = ", ".join(str(layer) for layer in config["ple_layer_ids"])
+        lines.append(("n-grams", f"up to {config.get('ngram_size', 3)} tokens, on layer {layers}"))
+    if config.get("mtp_num_hidden_layers"):
+        use = "" if count.by_part[Part.MTP] else ", not used with this family yet"
+        lines.append(("drafts", f"{config['mtp_num_hidden_layers']} MTP layer{use}"))
+    tokenizer = "present" if report.has_tokenizer else "missing"
+    template = "present" if report.has_template else "missing"
+    lines.append(("text", f"tokenizer {tokenizer}, chat template {template}"))
+    formats = ", ".join(f"{gib(size)} {code}" for code, size in report.stored.formats.items())
+    where = "in the files" if report.stored.is_present else "expected; there are no weight files here"
+    lines.append(("weights", f"{gib(report.stored.total_bytes)} {where} ({formats})"))
+    return lines
+
+
+def _parameter_table(report: ModelReport) -> Table:
+    table = Table("parameters", title=None, box=None, padding=(0, 2, 0, 0), header_style="cyan")
+    table.add_column("total", justify="right")
+    table.add_column("a token", justify="right")
+    count = report.parameters
+    active = {Part.ROUTED: count.active_routed, Part.DENSE: count.active_dense}
+    for part, size in parts_in_order(report):
+        table.add_row(part.value, _count(size), _count(active[part]) if part in active else "")
+    table.add_row("all", _count(count.total), _count(count.active), style="bold")
+    return table
+
+
+def _count(number: int) -> str:
+    if number >= 1e9:
+        return f"{number / 1e9:.2f} G"
+    return f"{number / 1e6:.2f} M" if number >= 1e6 else f"{number:,}"
+
+
+def _needs_table(report: ModelReport) -> Table:
+    """One line a part, one column for each place of both placements."""
+    today, later = report.today, report.with_card
+    table = Table("needs", box=None, padding=(0, 2, 0, 0), header_style="cyan")
+    for heading in ("RAM today", "RAM with a card", "its VRAM"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name in dict.fromkeys([*today.ram, *today.in_files, *later.ram, *later.vram]):
+        in_files = "stays in files" if name in today.in_files else ""
+        table.add_row(
+            name,
+            _cell(today.ram, name) or in_files,
+            _cell(later.ram, name),
+            _cell(later.vram, name),
+        )
+    table.add_row("all", gib(today.ram_bytes), gib(later.ram_bytes), gib(later.vram_bytes), style="bold")
+    return table
+
+
+def _cell(sizes: dict[str, int], name: str) -> str:
+    return gib(sizes[name]) if name in sizes else ""
+
+
+def _pc_lines(report: ModelReport) -> list[tuple[str, str]]:
+    cpu, memory = report.hardware.cpu, report.hardware.memory
+    limit = f", limited to {gib(memory.limit)}" if memory.limit is not None else ""
+    sets = ", ".join(cpu.instruction_sets) or "no vector instructions that strata uses"
+    cores = f"{cpu.physical_cores} cores, {cpu.logical_cores} threads, {cpu.usable_cores} usable"
+    lines = [
+        ("processor", f"{cpu.model}: {cores}; {sets}"),
+        ("memory", f"{gib(memory.total)}{limit}, {gib(memory.usable)} free; disk {gib(report.disk_free)} free"),
+    ]
+    for gpu in report.hardware.gpus:
+        major, minor = gpu.compute_capability
+        fits = "enough" if fits_card(report.with_card, gpu.free_bytes) else "not enough"
+        lines.append(
+            (
+                "card",
+                f"{gpu.name}: {gib(gpu.total_bytes)}, {gib(gpu.free_bytes)} free ({fits}), compute {major}.{minor}",
+            )
+        )
+    return lines or [("card", "none")]
+
+
+def fits_card(placement: Placement, free_bytes: int) -> bool:
+    """Whether the card has room for what the placement puts there."""
+    return placement.vram_bytes <= free_bytes

@@ -1,0 +1,265 @@
+"""Facts about a model directory for `strata inspect`: config, headers and this PC joined; no weight is read.
+
+Knows where each fact comes from; how it looks on a terminal is the command's business.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strata.errors import SettingsError, WeightFileError
+from strata.hardware import Hardware, MemoryFacts, disk_free_bytes, read_hardware
+from strata.models.families import family_of
+from strata.models.needs import (
+    ParameterCount,
+    Part,
+    Placement,
+    attention_layers,
+    count_parameters,
+    part_of,
+    place_in_ram,
+    place_on_card,
+    state_bytes,
+)
+from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
+from strata.settings import EngineSettings
+from strata.weights.directory import has_weight_files, read_config
+from strata.weights.fp8 import scale_shape
+from strata.weights.names import is_fp8_matrix, is_hash_constant
+from strata.weights.quantization import read_weight_block
+from strata.weights.safetensors import SafetensorsSource, open_model
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """What the files hold, or what the config says that they would hold."""
+
+    is_present: bool
+    total_bytes: int
+    formats: dict[str, int]  # storage type -> bytes
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether this PC can run the model today, in one sentence with numbers."""
+
+    can_run: bool
+    sentence: str
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """Everything that `strata inspect` shows."""
+
+    path: str
+    family: str
+    config: Mapping[str, Any]  # the text model's fields
+    layers: dict[str, int]  # kind -> number
+    parameters: ParameterCount
+    stored: StoredWeights
+    has_tokenizer: bool
+    has_template: bool
+    dtype: str
+    context: int
+    state_fixed_bytes: int
+    state_bytes_per_token: float
+    today: Placement
+    with_card: Placement
+    hardware: Hardware
+    disk_free: int
+    verdict: Verdict
+
+
+def make_report(directory: Path, context: int | None, engine: EngineSettings) -> ModelReport:
+    """Read config.json and the headers of a model directory.
+
+    context: tokens for which state is counted, None for 8,192 or the model's own if that is less. `engine` says in
+    which type the weights are held and whether draft layers are loaded. Raises ModelError for a model that cannot be
+    used, WeightFileError if files and config disagree.
+    """
+    dtype = engine.dtype
+    config = read_config(directory)
+    family = family_of(config)
+    shapes = family.expected_tensors(family.parse_config(config))
+    source = open_model(directory) if has_weight_files(directory) else None
+    if source is not None:
+        require_fit(source, shapes)
+    text = config.get("text_config") or config
+    tokens = _context_of(text, context)
+    element_bytes = getattr(torch, dtype).itemsize
+    state = state_bytes(config, element_bytes)
+    stored_sizes = _stored_sizes(shapes, source, config)
+    hardware = read_hardware()
+    loaded = {name: shape for name, shape in shapes.items() if engine.drafts > 0 or part_of(name) is not Part.MTP}
+    held_sizes = {name: math.prod(shape) * element_bytes for name, shape in loaded.items()}
+    today = place_in_ram(held_sizes, state.at(tokens), RESIDENT_TABLE_BYTES)
+    has_tokenizer = (directory / "tokenizer.json").is_file()
+    missing = [name for name, held in (("tokenizer", has_tokenizer), ("weights", source)) if not held]
+    conditions = f"{dtype} with one conversation of {tokens:,} tokens"
+    return ModelReport(
+        path=str(directory),
+        family=family.name,
+        config=text,
+        layers=_layer_kinds(text),
+        parameters=count_parameters(shapes, text["num_experts_per_tok"]),
+        stored=_stored_weights(source, shapes, stored_sizes, config),
+        has_tokenizer=has_tokenizer,
+        has_template=_has_template(directory),
+        dtype=dtype,
+        context=tokens,
+        state_fixed_bytes=state.fixed,
+        state_bytes_per_token=state.per_token,
+        today=today,
+        with_card=place_on_card(stored_sizes, state_bytes(config, 2).at(tokens)),
+        hardware=hardware,
+        disk_free=disk_free_bytes(directory),
+        verdict=decide(today, hardware.memory, conditions, missing),
+    )
+
+
+def require_fit(source: SafetensorsSource, shapes: Shapes) -> None:
+    """Refuse files that lack a tensor which the config asks for, or hold it in another shape."""
+    held = source.names()
+    missing = [name for name in shapes if name not in held]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise WeightFileError(
+            f"{source.directory}: config.json asks for tensor {missing[0]}{more}, the files do not hold it"
+        )
+    for name, shape in shapes.items():
+        if source.shape(name) != shape:
+            raise WeightFileError(
+                f"{source.directory}: tensor {name} has shape {list(source.shape(name))}, config.json asks for "
+                f"{list(shape)}"
+            )
+
+
+def decide(today: Placement, memory: MemoryFacts, conditions: str, missing: Sequence[str] = ()) -> Verdict:
+    """Compare what the model needs with what this PC has free.
+
+    `conditions` says in words for what `today` counts; `missing` names what the directory lacks.
+    """
+    needed, usable = today.ram_bytes, memory.usable
+    amount = f"{gib(needed)} of RAM in {conditions}, {gib(usable)} are free"
+    if needed <= usable:
+        wait = (
+            f" once its {' and '.join(missing)} {'are' if missing[-1] == 'weights' else 'is'} there" if missing else ""
+        )
+        start = f"This PC could run it{wait}" if missing else "This PC can run it"
+        return Verdict(True, f"{start}: it needs {amount}.")
+    whole = memory.total if memory.limit is None else memory.limit
+    advice = f"{gib(whole)} in all: close other programs" if needed <= whole else f"it has {gib(whole)} in all"
+    return Verdict(False, f"This PC cannot run it today: it needs {amount} ({advice}).")
+
+
+def gib(size: float) -> str:
+    """Bytes in words: 113 MiB, 63.2 GiB."""
+    if size >= 1 << 40:
+        return f"{size / 2**40:.2f} TiB"
+    if size >= 1 << 30:
+        return f"{size / 2**30:.1f} GiB"
+    return f"{size / 2**20:.1f} MiB" if size >= 1 << 20 else f"{size / 2**10:.1f} KiB"
+
+
+def _context_of(text: Mapping[str, Any], asked: int | None) -> int:
+    longest = text["max_position_embeddings"]
+    if asked is None:
+        return min(8192, longest)
+    if not 1 <= asked <= longest:
+        raise SettingsError(f"--context {asked:,} does not work: this model takes from 1 to {longest:,} tokens")
+    return asked
+
+
+def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
+    attention = attention_layers(text)
+    name = "indexed attention" if text.get("indexer_n_heads") else "attention"
+    kinds = {"delta net": attention.count(False), name: attention.count(True)}
+    return {kind: count for kind, count in kinds.items() if count}
+
+
+def _stored_sizes(shapes: Shapes, source: SafetensorsSource | None, config: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of every tensor as the files store it; without files, as the config says that they would."""
+    if source is not None:
+        return {name: source.stored_bytes(name) for name in shapes}
+    block = read_weight_block(config)
+    sizes = {}
+    for name, shape in shapes.items():
+        if block is not None and is_fp8_matrix(name):
+            sizes[name] = math.prod(shape) + 4 * math.prod(scale_shape(shape, block))
+        else:
+            sizes[name] = math.prod(shape) * 2
+    return sizes
+
+
+def _stored_weights(
+    source: SafetensorsSource | None, shapes: Shapes, sizes: Mapping[str, int], config: Mapping[str, Any]
+) -> StoredWeights:
+    formats: dict[str, int] = {}
+    is_block_fp8 = read_weight_block(config) is not None
+    for name, size in sizes.items():
+        code = source.stored_code(name) if source else "F8_E4M3" if is_block_fp8 and is_fp8_matrix(name) else "BF16"
+        formats[code] = formats.get(code, 0) + size
+    notices = source.notices if source else ()
+    held = source.names() if source else ()
+    unread = [name for name in held if name not in shapes and not is_hash_constant(name)]
+    if unread:
+        notices += (f"{len(unread):,} tensors are not read by this family, for example {unread[0]}",)
+    return StoredWeights(source is not None, sum(sizes.values()), formats, notices)
+
+
+def _has_template(directory: Path) -> bool:
+    if (directory / "chat_template.jinja").is_file() or (directory / "chat_template.json").is_file():
+        return True
+    tokenizer_config = directory / "tokenizer_config.json"
+    try:
+        return b'"chat_template"' in tokenizer_config.read_bytes()
+    except OSError:
+        return False
+
+
+def report_as_json(report: ModelReport) -> dict[str, Any]:
+    """The report as plain values for `--json`; sizes in bytes."""
+    count = report.parameters
+    hardware = report.hardware
+    return {
+        "path": report.path,
+        "family": report.family,
+        "config": dict(report.config),
+        "layers": report.layers,
+        "parameters": {
+            "total": count.total,
+            "active_per_token": {"routed": count.active_routed, "dense": count.active_dense, "total": count.active},
+            **{part.name.lower(): size for part, size in count.by_part.items()},
+        },
+        "stored": vars(report.stored),
+        "has_tokenizer": report.has_tokenizer,
+        "has_chat_template": report.has_template,
+        "dtype": report.dtype,
+        "context": report.context,
+        "state": {
+            "fixed_bytes": report.state_fixed_bytes,
+            "bytes_per_token": report.state_bytes_per_token,
+            "bytes_at_context": report.today.ram["state"],
+        },
+        "needs": {"everything_in_ram": vars(report.today), "dense_on_card": vars(report.with_card)},
+        "pc": {
+            "cpu": vars(hardware.cpu),
+            "memory": {**vars(hardware.memory), "usable": hardware.memory.usable},
+            "gpus": [vars(gpu) for gpu in hardware.gpus],
+            "disk_free": report.disk_free,
+        },
+        "can_run": report.verdict.can_run,
+        "verdict": report.verdict.sentence,
+    }
+
+
+def parts_in_order(report: ModelReport) -> list[tuple[Part, int]]:
+    """The parts that the model has, with their parameters."""
+    return [(part, size) for part, size in report.parameters.by_part.items() if size]

@@ -1,0 +1,181 @@
+"""`strata synth`: writes a model of random weights, of any supported family and size, as the hub would publish it.
+
+Knows how a preset or another model's config becomes a plan; names, values and files are made in `weights`.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+from tokenizers import Tokenizer
+
+from strata import models_shipped
+from strata.cli.console import printable, progress_bar
+from strata.cli.model_report import gib
+from strata.errors import ConfigError, SettingsError, TextError
+from strata.models.families import Family, family_of
+from strata.models.qwen4_exp_config import Qwen4ExpConfig
+from strata.weights import presets
+from strata.weights.directory import CONFIG_NAME, read_config
+from strata.weights.json_files import load_json_object
+from strata.weights.synthetic import PublishedStyle, plan_tensors
+from strata.weights.writer import new_directory, write_json, write_weights
+
+_TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+def synth(
+    family: str | None = None,
+    out: Path | None = None,
+    /,
+    *,
+    like: Path | None = None,
+    preset: Literal["tiny", "published"] = "tiny",
+    layers: int | None = None,
+    fields: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    dtype: Literal["bf16", "fp8"] = "bf16",
+    fp8_block: int = 128,
+    experts: Literal["packed", "separate"] | None = None,
+    shard_mib: int = 4096,
+    seed: int = 0,
+    config_only: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Write a model of random weights. The same arguments give the same bytes on every machine.
+
+    `strata synth FAMILY OUT` starts from a preset, `strata synth --like MODEL OUT` from another model's config.
+
+    Parameters
+    ----------
+    family
+        qwen4_exp, qwen3_5_moe, qwen3_next or qwen3_moe; left out with --like.
+    out
+        The directory to make; it must not exist.
+    like
+        A model directory or a config.json whose shapes are taken; its tokenizer comes along.
+    preset
+        tiny: a few megabytes; published: the sizes of the family's release.
+    layers
+        Number of layers instead of the preset's.
+    fields
+        field=value: set a field of the text config, as in --set hidden_size=512; may be given several times.
+    dtype
+        bf16, or fp8: block FP8 for the matrices that FP8 releases store that way.
+    fp8_block
+        Rows and columns of an FP8 block.
+    experts
+        One packed tensor a layer, or separate tensors for each expert; as the family's release does if not given.
+    shard_mib
+        Most MiB of one weight file.
+    seed
+        Another seed gives other values.
+    config_only
+        Write config.json and nothing else: enough for `strata inspect`.
+    """
+    if like is not None and out is None and family is not None:
+        out, family = Path(family), None
+    if out is None or (family is None) == (like is None):
+        raise SettingsError("give a family or --like, and a directory to make: strata synth qwen4_exp OUT")
+    if shard_mib < 1 or fp8_block < 1 or (layers is not None and layers < 1):
+        raise SettingsError("--shard-mib, --fp8-block and --layers must be at least 1")
+    config = _like_config(like) if like else presets.preset_config(family or "", preset)
+    if layers is not None:
+        presets.set_layers(config, layers)
+    presets.set_fields(config, fields or [])
+    block = (fp8_block, fp8_block) if dtype == "fp8" else None
+    config.pop("quantization_config", None)
+    if block is not None:
+        config["quantization_config"] = presets.quantization_fields(block)
+    found = family_of(config)
+    style = replace(presets.style_of(found.name, config, fp8_block=block), seed=seed)
+    if experts is not None:
+        style = replace(style, experts_are_packed=experts == "packed")
+    text_source = like if like and like.is_dir() else models_shipped.default_path()
+    _write(out, config, found, style, text_source, shard_mib << 20, config_only=config_only)
+
+
+def _write(
+    out: Path,
+    config: dict[str, Any],
+    family: Family,
+    style: PublishedStyle,
+    text_source: Path,
+    shard_bytes: int,
+    *,
+    config_only: bool,
+) -> None:
+    """Check the config by the family's own reading, then make the directory."""
+    parsed = family.parse_config(config)
+    console = Console(stderr=True, highlight=False)
+    if config_only:
+        with new_directory(out, 0) as directory:
+            write_json(directory / CONFIG_NAME, config)
+        console.print(Text(f"wrote {printable(str(out))}/config.json"), soft_wrap=True)
+        return
+    style = replace(style, integers=hash_constants(parsed))
+    planned = plan_tensors(family.expected_tensors(parsed), style)
+    total = sum(tensor.nbytes for tensor in planned)
+    done = 0
+    with new_directory(out, total) as directory, progress_bar() as report:
+        write_json(directory / CONFIG_NAME, config)
+        write_json(directory / "generation_config.json", _generation_fields(config))
+        has_text = _copy_text_files(text_source, directory, presets.text_part(config)["vocab_size"])
+
+        def advance(count: int, _: str) -> None:
+            nonlocal done
+            done += count
+            if report is not None:
+                report("writing", done, total)
+
+        write_weights(directory, planned, shard_bytes, advance)
+    words = "with a tokenizer" if has_text else "without a tokenizer: none of this vocabulary is at hand"
+    sentence = f"wrote {printable(str(out))}: {len(planned):,} tensors, {gib(total)}, {words}"
+    console.print(Text(sentence), soft_wrap=True)
+
+
+def hash_constants(parsed: Any) -> Mapping[str, tuple[int, ...]]:
+    """The integers of n-gram hashes that a release of `qwen4_exp` holds as tensors, by canonical name."""
+    values: dict[str, tuple[int, ...]] = {}
+    if isinstance(parsed, Qwen4ExpConfig):
+        for layer, shape in parsed.ngrams.items():
+            prefix = f"model.layers.{layer}.ple.ple_embedding."
+            values[f"{prefix}layer_multipliers"] = shape.multipliers
+            values[f"{prefix}ngram_heads_offsets"] = tuple(accumulate(shape.head_sizes, initial=0))[:-1]
+            values[f"{prefix}ngram_heads_vocab_sizes"] = shape.head_sizes
+    return values
+
+
+def _like_config(like: Path) -> dict[str, Any]:
+    """The config of another model, checked by its family before anything in it is changed; without vision."""
+    config = load_json_object(like, ConfigError) if like.suffix == ".json" else read_config(like)
+    family_of(config).parse_config(config)
+    config.pop("vision_config", None)
+    return config
+
+
+def _generation_fields(config: dict[str, Any]) -> dict[str, Any]:
+    text = presets.text_part(config)
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {"do_sample": False} | {name: text[name] for name in names if text.get(name) is not None}
+
+
+def _copy_text_files(source: Path, target: Path, vocabulary_size: int) -> bool:
+    """Copy a tokenizer and its template if every id of it is in the vocabulary; says whether it did."""
+    tokenizer = source / "tokenizer.json"
+    if not tokenizer.is_file():
+        return False
+    try:
+        size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
+    except Exception as failure:  # the library raises nothing narrower
+        raise TextError(f"{tokenizer} cannot be used: {failure}") from None
+    if size > vocabulary_size:
+        return False
+    for name in _TEXT_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    return True

@@ -1,0 +1,30 @@
+"""What a caller may say while a request runs: stop, and "tell me how far reading has come".
+
+Knows no request; made by the caller, asked by the engine between two calls of the model.
+"""
+
+import threading
+
+from strata.types import ProgressCallback
+
+
+class RunControl:
+    """Cancels from any thread; reports reading progress in tokens of the prompt."""
+
+    def __init__(self, on_progress: ProgressCallback | None = None) -> None:
+        self._cancelled = threading.Event()
+        self._on_progress = on_progress
+
+    def cancel(self) -> None:
+        """Ask the run to end; it does after the model call that is under way."""
+        self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled.is_set()
+
+    def report(self, done: int, total: int) -> None:
+        """Tokens of the prompt that have been read so far."""
+        if self._on_progress is not None:
+            self._on_progress("reading the prompt", done, total)

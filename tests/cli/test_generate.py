@@ -1,0 +1,167 @@
+"""`strata generate`: the reply on stdout, one line of statistics on stderr, exit codes, Ctrl-C."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from strata.cli.app import run
+from tests.house.source_tree import ROOT
+
+QUESTION = "What does harbour mean?"
+
+
+@pytest.fixture
+def model(tiny_model: Path) -> list[str]:
+    return ["--model", str(tiny_model)]
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_reply_goes_to_stdout_and_one_line_to_stderr(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8"]) == 0
+    first = capsys.readouterr()
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8"]) == 0
+    assert capsys.readouterr().out == first.out != ""
+    assert first.out.endswith("\n")
+    (line,) = first.err.splitlines()
+    assert "prompt tokens" in line
+    assert "8 tokens at" in line
+    assert "ended by length" in line
+
+
+def test_quiet_leaves_stderr_empty(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "3", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_drawn_reply_names_its_seed(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8", "--temperature", "1"]) == 0
+    first = capsys.readouterr()
+    seed = first.err.split("seed ")[1].split(",")[0].strip()
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8", "--temperature", "1", "--seed", seed]) == 0
+    assert capsys.readouterr().out == first.out
+
+
+def test_drafts_are_counted_and_change_nothing(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8"]) == 0
+    plain = capsys.readouterr()
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8", "--drafts", "2"]) == 0
+    drafting = capsys.readouterr()
+    assert drafting.out == plain.out
+    assert "drafts accepted" in drafting.err
+
+
+def test_raw_continues_text_and_differs_from_an_answer(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8", "--raw"]) == 0
+    raw = capsys.readouterr()
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8"]) == 0
+    answer = capsys.readouterr()
+    prompt_tokens = [int(text.err.split()[0]) for text in (raw, answer)]
+    assert prompt_tokens[0] < prompt_tokens[1]  # the template adds its own
+
+
+def test_prompt_from_stdin_is_the_prompt(
+    model: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "4"]) == 0
+    expected = capsys.readouterr().out
+    pipe(monkeypatch, QUESTION.encode() + b"\n")
+    assert run(["generate", "-", *model, "--max-tokens", "4"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_stop_string_ends_the_reply(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8"]) == 0
+    text = capsys.readouterr().out
+    stop = text.split()[2]
+    assert run(["generate", QUESTION, *model, "--max-tokens", "8", "--stop", stop, "--stop", "never seen"]) == 0
+    stopped = capsys.readouterr()
+    assert stopped.out.rstrip("\n") == text[: text.index(stop)].rstrip("\n")
+    assert "ended by" not in stopped.err
+
+
+def test_settings_come_from_the_environment(
+    model: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_MAX_TOKENS", "3")
+    assert run(["generate", QUESTION, *model]) == 0
+    assert "3 tokens at" in capsys.readouterr().err
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "strata", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT / "src",
+    )
+
+
+def test_ctrl_c_ends_the_reply_cleanly_with_130(model: list[str]) -> None:
+    process = start("generate", QUESTION, *model, "--max-tokens", "3000", "--drafts", "0")
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert (first + rest).endswith("\n")
+    assert "ended by cancelled" in errors
+    assert "Traceback" not in errors
+
+
+def test_reader_that_leaves_ends_the_command_quietly(model: list[str]) -> None:
+    process = start("generate", QUESTION, *model, "--max-tokens", "3000")
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    assert process.wait(60) == 0
+    assert "Traceback" not in errors
+
+
+def test_full_disk_is_an_error_and_a_closed_stderr_is_none(model: list[str]) -> None:
+    command = [sys.executable, "-m", "strata", "generate", QUESTION, *model, "--max-tokens", "3"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT / "src")
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    quoted = " ".join(f"'{word}'" for word in command)
+    done = subprocess.run(f"{quoted} 2>&-", shell=True, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src")
+    assert done.returncode == 0
+    assert "prompt tokens" not in done.stdout
+
+
+def test_terminal_without_unicode_ends_no_reply(model: list[str]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    code = "from strata.cli import app, console; app.run = lambda _: console.write_reply('snow \u2603'); app.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "src", env=environment, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("snow \\u2603", "", 0)
+
+
+def test_help_is_fast_and_loads_no_torch() -> None:
+    code = "import sys; from strata.cli.app import run; run(['--help']); sys.exit('torch' in sys.modules)"
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "generate" in done.stdout
+    assert time.monotonic() - started < 5  # 0.3 s alone; a loaded machine may take longer
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    import strata
+
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == strata.__version__

@@ -1,0 +1,159 @@
+"""`strata inspect` says what a model is and needs, in words and as JSON, without reading a weight."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata import models_shipped
+from strata.cli.inspect import inspect
+from strata.cli.model_report import decide, gib
+from strata.cli.synth import synth
+from strata.errors import ConfigError, ModelError, SettingsError, WeightFileError
+from strata.hardware import MemoryFacts
+from strata.models.needs import Placement
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("models") / "tiny"
+    synth("qwen4_exp", out, dtype="fp8", fp8_block=64)
+    return out
+
+
+def as_json(capsys: pytest.CaptureFixture[str], path: Path, **options: Any) -> dict[str, Any]:
+    capsys.readouterr()
+    inspect(path, as_json=True, **options)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_model_with_weights(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = as_json(capsys, tiny, context=100)
+    assert report["family"] == "qwen4_exp"
+    assert report["layers"] == {"delta net": 3, "indexed attention": 1}
+    assert report["stored"]["is_present"]
+    assert set(report["stored"]["formats"]) == {"F8_E4M3", "BF16"}
+    in_files = sum(file.stat().st_size for file in tiny.glob("*.safetensors"))
+    assert 0 < in_files - report["stored"]["total_bytes"] < 100_000  # headers and the hash's integers
+    assert report["context"] == 100
+    assert report["can_run"]
+    everything = report["needs"]["everything_in_ram"]
+    assert everything["ram"]["routed experts"] == 4 * report["parameters"]["routed"]
+    assert report["stored"]["notices"] == []
+
+
+def test_the_words_hold_what_matters(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(tiny)
+    out = capsys.readouterr().out
+    for words in (str(tiny), "3 delta net + 1 indexed attention", "16 a layer, top 4 + 1 shared", "MTP", "n-gram table",
+                  "F8_E4M3", "chat template", "This PC can run it: it needs"):  # fmt: skip
+        assert words in out
+    assert len(out.strip().splitlines()[-1]) > 80  # the verdict is one line, however narrow the terminal
+
+
+def test_half_the_number_format_needs_half_the_memory(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide, narrow = (as_json(capsys, tiny, dtype=dtype)["needs"] for dtype in ("float64", "float32"))
+    for part in ("routed experts", "dense", "state"):
+        assert wide["everything_in_ram"]["ram"][part] == 2 * narrow["everything_in_ram"]["ram"][part]
+    assert wide["dense_on_card"] == narrow["dense_on_card"]
+
+
+def test_the_published_config_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    synth("qwen4_exp", tmp_path / "m", preset="published", config_only=True)
+    report = as_json(capsys, tmp_path / "m")
+    parameters = report["parameters"]
+    assert [round(parameters[part] / 1e9, 1) for part in ("routed", "dense", "ngram")] == [120.8, 4.3, 51.2]
+    assert not report["stored"]["is_present"]
+    assert report["needs"]["everything_in_ram"]["in_files"] == {"n-gram table": 4 * parameters["ngram"]}
+    inspect(tmp_path / "m")
+    assert "there are no weight files here" in capsys.readouterr().out
+
+
+def test_no_weight_is_read(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "m"
+    copy.mkdir()
+    for file in tiny.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    file = copy / "model.safetensors"
+    data = file.read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    file.write_bytes(data[:header] + b"\xff" * (len(data) - header))  # NaN in every type
+    assert as_json(capsys, copy)["can_run"]
+
+
+def change(model: Path, copy: Path, **fields: Any) -> Path:
+    copy.mkdir()
+    for file in model.iterdir():
+        (copy / file.name).symlink_to(file)
+    config = json.loads((model / "config.json").read_text())
+    config["text_config"] |= fields
+    (copy / "config.json").unlink()
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def test_files_that_do_not_fit_the_config_are_named(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(WeightFileError, match=r"has shape \[16, 64, 64\], config.json asks for \[16, 80, 64\]"):
+        inspect(change(tiny, tmp_path / "a", moe_intermediate_size=40))
+    with pytest.raises(WeightFileError, match="more, the files do not hold it"):
+        inspect(change(tiny, tmp_path / "b", num_hidden_layers=5))
+
+
+def test_what_cannot_be_used_is_one_sentence(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no model directory"):
+        inspect(tmp_path / "none")
+    with pytest.raises(ConfigError, match="hidden_act"):
+        inspect(change(tiny, tmp_path / "a", hidden_act="gelu"))
+    with pytest.raises(SettingsError, match="takes from 1 to 4,096 tokens"):
+        inspect(tiny, context=5000)
+    with pytest.raises(SettingsError, match="dtype"):
+        inspect(tiny, dtype="float8")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="'llama' is not supported; supported: qwen4_exp"):
+        inspect(tmp_path)
+
+
+def test_a_name_cannot_steer_the_terminal(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(change(tiny, tmp_path / "\x1b[31mred [bold]x", max_position_embeddings=300))
+    out = capsys.readouterr().out
+    assert "\x1b[31m" not in out
+    assert "[bold]x" in out
+
+
+def needs(gibibytes: float) -> Placement:
+    return Placement({"dense": int(gibibytes * 2**30)}, {}, {})
+
+
+def test_the_verdict_says_what_would_help() -> None:
+    memory = MemoryFacts(total=32 << 30, available=20 << 30)
+    fits = decide(needs(19), memory, "float32", ["tokenizer", "weights"])
+    assert fits.can_run
+    start = "This PC could run it once its tokenizer and weights are there: "
+    assert fits.sentence == start + "it needs 19.0 GiB of RAM in float32, 20.0 GiB are free."
+    for needed, words in ((30, "32.0 GiB in all: close other programs"), (90, "it has 32.0 GiB in all")):
+        verdict = decide(needs(needed), memory, "float32")
+        assert not verdict.can_run
+        assert words in verdict.sentence
+    limited = MemoryFacts(total=32 << 30, available=20 << 30, limit=4 << 30, limit_available=1 << 30)
+    assert "1.0 GiB are free (it has 4.0 GiB in all)" in decide(needs(9), limited, "float32").sentence
+
+
+def test_sizes_in_words() -> None:
+    assert [gib(size) for size in (2048, 113 << 20, 63.2 * 2**30, 3 << 40)] == [
+        "2.0 KiB",
+        "113.0 MiB",
+        "63.2 GiB",
+        "3.00 TiB",
+    ]
+
+
+def test_without_a_path_it_is_the_shipped_model(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models_shipped, "default_path", lambda: tiny)
+    inspect()
+    assert str(tiny) in capsys.readouterr().out
+    monkeypatch.setattr(models_shipped, "default_path", lambda: tmp_path)
+    with pytest.raises(ModelError, match="ships no model"):
+        inspect()
