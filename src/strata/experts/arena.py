@@ -1,0 +1,157 @@
+"""All experts of a model in one piece of main memory: filled one expert at a time, then only looked at.
+
+Knows blobs and where they lie; knows no file format. Memory is asked for once, after it is known to be there.
+"""
+
+import contextlib
+import mmap
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from strata.errors import ModelError, WeightFileError
+from strata.experts.blob import ExpertBlob, view_blob, write_blob
+from strata.experts.sources import ExpertSource
+from strata.hardware import MemoryFacts, read_cpu, read_memory
+from strata.quant.layout import BlobLayout
+from strata.types import ProgressCallback
+
+AHEAD = 16  # experts that are read ahead of the one that is packed: some for each thread
+_STAGE = "packing the experts"
+
+
+@dataclass(frozen=True)
+class ArenaLayer:
+    """The experts of one layer: blobs of one size, one after another from `offset` on."""
+
+    name: str
+    count: int
+    layout: BlobLayout
+    offset: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all blobs."""
+        return self.count * self.layout.total_bytes
+
+
+class Arena:
+    """Blobs by layer and expert. The memory lives as long as this object or any view of it."""
+
+    def __init__(self, layers: Sequence[ArenaLayer], buffer: torch.Tensor) -> None:
+        self.layers = {layer.name: layer for layer in layers}
+        self.buffer = buffer  # uint8, whole; begins at a page
+
+    def blob_bytes(self, layer: str, expert: int) -> torch.Tensor:
+        """The bytes of one expert: a view."""
+        found = self.layers[layer]
+        if not 0 <= expert < found.count:
+            raise IndexError(f"{layer} has {found.count} experts, no {expert}")
+        begin = found.offset + expert * found.layout.total_bytes
+        return self.buffer[begin : begin + found.layout.total_bytes]
+
+    def expert(self, layer: str, expert: int) -> ExpertBlob:
+        """One expert with its three matrices: views."""
+        return view_blob(self.layers[layer].layout, self.blob_bytes(layer, expert))
+
+    def address(self, layer: str, expert: int) -> int:
+        """Where a blob begins in this process; a multiple of 256."""
+        return self.blob_bytes(layer, expert).data_ptr()
+
+
+def plan_arena(source: ExpertSource) -> list[ArenaLayer]:
+    """Sizes and places of all blobs; no expert is kept."""
+    layers, offset = [], 0
+    for name in source.layers():
+        layer = ArenaLayer(name, source.count(name), source.layout(name), offset)
+        layers.append(layer)
+        offset += layer.total_bytes
+    return layers
+
+
+def load_arena(
+    source: ExpertSource,
+    memory: MemoryFacts | None = None,
+    on_progress: ProgressCallback | None = None,
+    threads: int | None = None,
+) -> Arena:
+    """Pack every expert into one allocation, with as many threads as this process has cores if not said otherwise.
+
+    At no moment is there more than the arena and the scratch of one expert a thread; published bytes of a memory map
+    are given back as they are packed. Raises ModelError if the memory that may be used (`memory`; this PC's if None)
+    does not hold the arena, WeightFileError for weights that cannot be used.
+    """
+    layers = plan_arena(source)
+    require_memory(layers, read_memory() if memory is None else memory)
+    arena = Arena(layers, _allocate(sum(layer.total_bytes for layer in layers)))
+    done, total = 0, arena.buffer.numel()
+    with ThreadPoolExecutor(threads or read_cpu().usable_cores, "strata-pack") as workers:
+        for layer in layers:
+            for size in _fill_layer(arena, layer, source, workers):
+                done += size
+                if on_progress is not None:
+                    on_progress(_STAGE, done, total)
+    return arena
+
+
+def require_memory(layers: Sequence[ArenaLayer], memory: MemoryFacts) -> None:
+    """Refuse an arena that does not fit, with what would."""
+    needed = sum(layer.total_bytes for layer in layers)
+    if not memory.total or needed <= memory.usable:
+        return
+    experts = sum(layer.count for layer in layers)
+    weights = sum(layer.count * matrix.rows * matrix.columns for layer in layers for matrix in layer.layout.matrices)
+    bits = memory.usable * 8 / weights
+    limit = "a memory limit of this process" if memory.limit is not None else "this PC"
+    raise ModelError(
+        f"the {experts:,} experts take {needed / 2**30:.2f} GiB packed ({needed * 8 / weights:.2f} bits a weight), and "
+        f"{limit} leaves {memory.usable / 2**30:.2f} GiB: a file with at most {bits:.1f} bits a weight would fit"
+    )
+
+
+def _fill_layer(arena: Arena, layer: ArenaLayer, source: ExpertSource, workers: ThreadPoolExecutor) -> Iterator[int]:
+    """Pack the experts of one layer; yields the bytes of each. The system reads ahead of the workers."""
+
+    def fill(expert: int) -> int:
+        source.read_ahead(layer.name, expert + AHEAD)
+        _fill(arena, layer, expert, source)
+        source.forget(layer.name, expert)
+        return layer.layout.total_bytes
+
+    for expert in range(min(AHEAD, layer.count)):
+        source.read_ahead(layer.name, expert)
+    yield fill(0)  # alone: a source may open the layer now
+    started = [workers.submit(fill, expert) for expert in range(1, layer.count)]
+    try:
+        for each in started:
+            yield each.result()
+    finally:
+        for each in started:  # after an error nothing more is begun
+            each.cancel()
+
+
+def _fill(arena: Arena, layer: ArenaLayer, expert: int, source: ExpertSource) -> None:
+    matrices = source.matrices(layer.name, expert)
+    for found, wanted in zip(matrices, layer.layout.matrices, strict=True):
+        if found.layout != wanted:
+            raise WeightFileError(
+                f"expert {expert} of {layer.name[:-1]} does not fit beside expert 0: it needs "
+                f"{found.layout.scale_kind.name} scales for {found.layout.code.value}"
+            )
+    write_blob(layer.layout, arena.blob_bytes(layer.name, expert), matrices)
+
+
+def _allocate(size: int) -> torch.Tensor:
+    """Zeroed memory from a page's start, in large pages where the system gives them."""
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as failure:
+        raise ModelError(f"the system does not give {size / 2**30:.2f} GiB of memory for the experts") from failure
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without large pages: slower, not wrong
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)

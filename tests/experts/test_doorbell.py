@@ -1,0 +1,197 @@
+"""The doorbell service answers windows in plain memory with the reference's bits, and nobody waits after a stop."""
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from strata.errors import EngineError
+from strata.experts.doorbell import RAISED, DoorbellService, LayerExperts, Mailbox
+from strata.experts.pool import ExpertPool, group_by_expert
+from strata.native import abi, library
+from strata.native.matrices import quantize
+from strata.native.pool import Pool
+from tests.experts.test_pool import BY_NAME, aligned_blobs, blob_layout, same_bits
+from tests.kernels.random_matrices import random_choices, random_experts, random_rows
+
+pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
+
+HIDDEN, WIDTH, EXPERTS, RANKS, ROWS, LAYERS = 256, 256, 6, 3, 4, 5
+PATIENCE_S = 20.0
+
+
+class Played:
+    """What a GPU does with one mailbox: writes a request, rings, waits for the flag."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.mailbox = mailbox
+        self.door = ctypes.c_uint32.from_address(mailbox.door.data_ptr())
+        self.done = ctypes.c_uint32.from_address(mailbox.done.data_ptr())
+
+    def ask(self, layer: int, choices: torch.Tensor, x: torch.Tensor) -> None:
+        rows, ranks = choices.shape
+        box = self.mailbox
+        entries = torch.stack((choices.reshape(-1), torch.arange(rows * ranks)), dim=1)
+        box.entries[: rows * ranks] = entries.int()
+        if box.x is not None:
+            box.x[:rows] = x
+        else:
+            assert box.q is not None and box.d is not None
+            for row in range(rows):
+                box.q[row], box.d[row] = quantize(x[row])
+        box.header[:] = torch.tensor([layer, rows, rows * ranks], dtype=torch.int32)
+        self.door.value = self.door.value + 1
+
+    def wait(self, number: int) -> None:
+        limit = time.monotonic() + PATIENCE_S
+        while self.done.value < number:
+            assert time.monotonic() < limit, "nobody answered"
+            time.sleep(0)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2) as made:
+        yield made
+
+
+class Bench:
+    """Layers of random experts, and what they must answer."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.layout = blob_layout(BY_NAME["q4_k"], BY_NAME["q6_k"], HIDDEN, WIDTH)
+        self.blobs = [aligned_blobs(random_experts(layer, self.layout, EXPERTS)) for layer in range(LAYERS)]
+
+    def layers(self) -> list[LayerExperts]:
+        return [LayerExperts(self.layout, [each[n].data_ptr() for n in range(EXPERTS)]) for each in self.blobs]
+
+    def wanted(self, layer: int, choices: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(*choices.shape, HIDDEN)
+        ExpertPool(self.pool, self.layout).compute(group_by_expert(choices, self.blobs[layer]), x, out)
+        return out
+
+
+@pytest.fixture(scope="module")
+def bench(pool: Pool) -> Bench:
+    return Bench(pool)
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_answers_are_those_of_a_call(is_quantized: bool, bench: Bench) -> None:
+    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN, is_quantized=is_quantized)
+    window = Played(mailbox)
+    with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
+        for round_ in range(4):
+            with service.window(0):
+                for layer in range(LAYERS):
+                    rows = 1 + (round_ + layer) % ROWS
+                    choices, x = random_choices(layer, rows, RANKS, EXPERTS), random_rows(round_, rows, HIDDEN) * 1e-2
+                    window.ask(layer, choices, x)
+                    window.wait(window.door.value)
+                    assert mailbox.status.item() == 0
+                    assert same_bits(mailbox.out[:rows], bench.wanted(layer, choices, x))
+            if round_ == 1:
+                service.rewind(0)
+                assert (window.door.value, window.done.value) == (0, 0)
+
+
+def test_many_windows_in_flight_do_not_mix(bench: Bench) -> None:
+    mailboxes = [Mailbox.create(ROWS, RANKS, HIDDEN) for _ in range(6)]
+    wrong: list[str] = []
+
+    def play(number: int, service: DoorbellService) -> None:
+        window = Played(mailboxes[number])
+        x = random_rows(number, ROWS, HIDDEN) * 1e-2
+        asked = [random_choices(number * 100 + layer, ROWS, RANKS, EXPERTS) for layer in range(LAYERS)]
+        wanted = [bench.wanted(layer, choices, x) for layer, choices in enumerate(asked)]
+        for _ in range(8):
+            with service.window(number):
+                for layer, choices in enumerate(asked):
+                    window.ask(layer, choices, x)
+                    window.wait(window.door.value)
+                    if not same_bits(mailboxes[number].out, wanted[layer]):
+                        wrong.append(f"window {number}, layer {layer}")
+
+    with DoorbellService(bench.pool, bench.layers(), mailboxes) as service:
+        players = [threading.Thread(target=play, args=(number, service)) for number in range(len(mailboxes))]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join()
+    assert wrong == []
+
+
+def test_stop_in_the_middle_raises_every_flag(bench: Bench) -> None:
+    for delay in (0.0, 0.002, 0.01):
+        mailboxes = [Mailbox.create(ROWS, RANKS, HIDDEN) for _ in range(3)]
+        windows = [Played(mailbox) for mailbox in mailboxes]
+        service = DoorbellService(bench.pool, bench.layers(), mailboxes)
+        x = random_rows(1, ROWS, HIDDEN)
+
+        def play(number: int, window: Played, service: DoorbellService = service, x: torch.Tensor = x) -> None:
+            with service.window(number):
+                while window.done.value != RAISED:
+                    window.ask(0, random_choices(number, ROWS, RANKS, EXPERTS), x)
+                    window.wait(window.door.value)
+
+        players = [threading.Thread(target=play, args=(n, window)) for n, window in enumerate(windows)]
+        for player in players:
+            player.start()
+        time.sleep(0.01 + delay)
+        service.stop()
+        for player in players:
+            player.join(PATIENCE_S)
+            assert not player.is_alive()
+        assert [window.done.value for window in windows] == [RAISED] * 3
+        service.stop()
+        with pytest.raises(EngineError, match="was stopped"), service.window(0):
+            pass
+        service.close()
+
+
+def test_a_bad_request_is_answered_with_its_status(bench: Bench) -> None:
+    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN)
+    layers = bench.layers()
+    layers[1] = LayerExperts(bench.layout, [0] * EXPERTS)
+    window = Played(mailbox)
+    good, x = random_choices(1, 1, RANKS, EXPERTS), random_rows(1, 1, HIDDEN)
+    with DoorbellService(bench.pool, layers, [mailbox]) as service, service.window(0):
+        for layer, choices in ((0, good + EXPERTS), (LAYERS, good), (1, good), (-1, good)):
+            window.ask(layer, choices, x)
+            window.wait(window.door.value)
+            assert mailbox.status.item() != 0
+        window.ask(0, good, x)
+        window.wait(window.door.value)
+        assert mailbox.status.item() == 0
+
+
+def test_a_service_without_windows_sleeps(bench: Bench) -> None:
+    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN)
+    with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
+        with service.window(0):
+            pass
+        time.sleep(0.05)
+        before = time.process_time()
+        time.sleep(0.4)
+        assert time.process_time() - before < 0.02
+
+
+def test_what_does_not_fit_is_refused(bench: Bench) -> None:
+    with pytest.raises(EngineError, match="for experts of"):
+        DoorbellService(bench.pool, bench.layers(), [Mailbox.create(ROWS, RANKS, HIDDEN * 2)])
+    float_layout = blob_layout(BY_NAME["bf16"], BY_NAME["bf16"], HIDDEN, WIDTH)
+    with pytest.raises(EngineError, match="need float32 activations"):
+        DoorbellService(
+            bench.pool, [LayerExperts(float_layout, [0])], [Mailbox.create(1, 1, HIDDEN, is_quantized=True)]
+        )
+    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN)
+    with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
+        with pytest.raises(EngineError, match="there is no mailbox 1"), service.window(1):
+            pass
+        with service.window(0), pytest.raises(EngineError, match="in flight"):
+            service.rewind(0)
+    assert isinstance(mailbox.as_struct(), abi.Mailbox)
