@@ -109,8 +109,8 @@ def test_what_cannot_be_used_is_one_sentence(tiny: Path, tmp_path: Path) -> None
         inspect(tiny, context=5000)
     with pytest.raises(SettingsError, match="dtype"):
         inspect(tiny, dtype="float8")
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ConfigError, match="'llama' is not supported; supported: qwen4_exp"):
+    (tmp_path / "config.json").write_text('{"model_type": "llama9"}')
+    with pytest.raises(ConfigError, match="'llama9' is not supported; supported: qwen4_exp"):
         inspect(tmp_path)
 
 

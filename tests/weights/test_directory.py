@@ -98,7 +98,7 @@ def test_a_broken_set_of_shards_is_one_sentence(tmp_path: Path, what: str) -> No
     ("name", "words"),
     [
         ("model-00001-of-00002.safetensors", "no model.safetensors.index.json"),
-        ("model.gguf", "GGUF file, which is not read yet"),
+        ("model.gguf", "GGUF file: give its own path"),
         ("pytorch_model.bin", "pickled weights"),
         ("model.safetensors.incomplete", "not finished"),
         ("README.md", "neither model.safetensors nor"),

@@ -29,8 +29,7 @@ def check_directory(directory: Path) -> None:
     except OSError as failure:
         raise ModelError(f"the model directory {directory} cannot be read: {reason_of(failure)}") from None
     if not stat.S_ISDIR(mode):
-        hint = " (GGUF files are not read yet)" if directory.suffix == ".gguf" else ""
-        raise ModelError(f"{directory} is a file; give the directory that holds the model's config.json{hint}")
+        raise ModelError(f"{directory} is a file; give a GGUF file, or the directory that holds config.json")
     if not os.access(directory, os.R_OK | os.X_OK, effective_ids=True):
         raise ModelError(f"the model directory {directory} cannot be read: permission denied")
 
@@ -128,7 +127,7 @@ def _what_is_there(directory: Path) -> str:
         return ""
     kinds = {
         ".safetensors": f"there are safetensors files, but no {INDEX_NAME} that says which tensor is where",
-        ".gguf": "there is a GGUF file, which is not read yet",
+        ".gguf": "there is a GGUF file: give its own path",
         ".bin": "there are pickled weights (*.bin), which are never read",
         ".incomplete": "a download there is not finished",
     }

@@ -21,6 +21,7 @@ STYLES: dict[str, PublishedStyle] = {
     "qwen3_5_moe": PublishedStyle(prefix=_NESTED, experts_are_packed=True),
     "qwen3_next": PublishedStyle(prefix=_FLAT, experts_are_packed=False),
     "qwen3_moe": PublishedStyle(prefix=_FLAT, experts_are_packed=False, norms_are_offsets=False),
+    "llama": PublishedStyle(prefix=_FLAT, experts_are_packed=False, norms_are_offsets=False),
 }
 
 _COMMON = {
@@ -91,6 +92,13 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [], "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
         "norm_topk_prob": True, "rope_theta": 1_000_000, "use_sliding_window": False,
     },
+    "llama": {  # SmolLM2-135M
+        **_COMMON,
+        "model_type": "llama", "bos_token_id": 1, "eos_token_id": 2, "vocab_size": 49152,
+        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "max_position_embeddings": 8192,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "rms_norm_eps": 1e-5, "rope_theta": 100_000,
+        "tie_word_embeddings": True, "mlp_bias": False,
+    },
 }  # fmt: skip
 
 # The vocabulary is that of the tokenizer that ships with Strata, so that a tiny model can be talked to.
@@ -119,6 +127,8 @@ _TINY: dict[str, dict[str, Any]] = {
     },
     "qwen3_next": {**_TINY_SHARED, **_TINY_DELTA_NET, "intermediate_size": 96},
     "qwen3_moe": {**_TINY_SHARED, "intermediate_size": 96},
+    "llama": {**{name: value for name, value in _TINY_SHARED.items() if "expert" not in name and "moe" not in name},
+              "intermediate_size": 96},
 }  # fmt: skip
 
 PRESETS = ("tiny", "published")
@@ -127,6 +137,7 @@ _ARCHITECTURES = {
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_next": "Qwen3NextForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "llama": "LlamaForCausalLM",
 }
 
 

@@ -14,6 +14,7 @@ import torch
 
 from strata.errors import WeightFileError
 from strata.weights.directory import read_config, read_stored_tensors
+from strata.weights.experts import StoredMatrix, read_expert, read_matrices
 from strata.weights.layout import CanonicalTensor, Layout, build_layout
 from strata.weights.quantization import read_weight_block
 from strata.weights.reading import read_piece
@@ -74,10 +75,30 @@ class SafetensorsSource:
             read_piece(piece, self._block, out[piece.where], lambda count: self._advance(count, name))
         return out
 
+    def pieces(self, name: str, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+        """The tensor as its files hold it, one file's piece after another in the order of its memory."""
+        for piece in self._find(name).pieces:
+            out = torch.empty(piece.stored.shape, dtype=dtype)
+            read_piece(piece, self._block, out, lambda count: self._advance(count, name))
+            yield out
+
     def rows(self, name: str, row_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if name not in self._tables:
             self._tables[name] = TableReader(self._find(name), self._block)
         return self._tables[name].rows(row_ids, dtype)
+
+    def raw(self, name: str) -> tuple[StoredMatrix, ...]:
+        """A matrix as it is stored, in matrices that lie one under another in it."""
+        return read_matrices(self._find(name), self._block, lambda count: self._advance(count, name))
+
+    def raw_expert(self, name: str, expert: int) -> tuple[StoredMatrix, ...]:
+        """One expert of a packed tensor as it is stored: its matrices one under another, gate above up."""
+        return read_expert(self._find(name), expert, self._block, lambda count: self._advance(count, name))
+
+    @property
+    def fp8_block(self) -> tuple[int, int] | None:
+        """Rows and columns that share a scale; None if the model declares none."""
+        return self._block
 
     def close(self) -> None:
         """Give the files back that reading rows keeps open; a later read opens them again."""
