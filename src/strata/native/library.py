@@ -10,8 +10,9 @@ from pathlib import Path
 
 import strata.native
 from strata.errors import EngineError
+from strata.native import abi
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 LIBRARY_NAME = "libstrata_native.so"
 
 # Bit n of strata_cpu_features() is the n-th name; csrc/cpu_features.cpp holds the same list.
@@ -53,8 +54,9 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
         library.strata_native_abi_version.restype = ctypes.c_int32
-        library.strata_cpu_features.restype = ctypes.c_uint64
         found = library.strata_native_abi_version()
+        if found == ABI_VERSION:
+            abi.declare(library)
     except (OSError, AttributeError) as reason:
         raise EngineError(f"the native library {path} cannot be loaded: {reason}") from reason
     if found != ABI_VERSION:
@@ -62,6 +64,13 @@ def load() -> ctypes.CDLL:
             f"the native library {path} has ABI version {found}, this package needs {ABI_VERSION}: install strata again"
         )
     return library
+
+
+def check(code: int) -> None:
+    """Turn the number that a function of the ABI returned into an EngineError with the library's sentence."""
+    if code:
+        sentence = load().strata_last_error().decode(errors="replace")
+        raise EngineError(f"the native library refused: {sentence}")
 
 
 def cpu_features() -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-// The C ABI of the native library: every function that Python calls is declared here.
-// Knows no Python and no torch; sizes are in bytes, pointers are owned by the caller.
+// The C ABI of the native library: every function that Python calls is declared here (mixers: mixers/mixers.h).
+// Knows no Python and no torch; sizes are in bytes, strides in elements, pointers are owned by the caller.
 #pragma once
 
 #include <cstdint>
@@ -9,5 +9,164 @@
 // Rises with every change that an older caller would not survive.
 STRATA_API int32_t strata_native_abi_version();
 
+// ---- errors: functions return 0 or one of these; the sentence belongs to the calling thread ----
+enum StrataError : int32_t {
+    STRATA_OK = 0,
+    STRATA_INVALID = 1,      // an argument contradicts the contract; the message names it
+    STRATA_UNSUPPORTED = 2,  // this CPU or this build cannot do it
+    STRATA_NO_MEMORY = 3,
+    STRATA_STOPPED = 4,  // the service was stopped before it answered
+};
+STRATA_API const char *strata_last_error();
+
+// ---- instruction sets ----
 // What this CPU can do and the system lets us use, as bits (see cpu_features.cpp).
 STRATA_API uint64_t strata_cpu_features();
+
+enum StrataIsa : int32_t {
+    STRATA_ISA_BEST = -1,
+    STRATA_ISA_SCALAR = 0,
+    STRATA_ISA_AVX2 = 1,
+    STRATA_ISA_AVX_VNNI = 2,
+    STRATA_ISA_AVX512_VNNI = 3,
+};
+// The library's only global choice. Results are the same bits whatever is chosen.
+STRATA_API int32_t strata_force_isa(int32_t isa);
+STRATA_API int32_t strata_current_isa();
+
+// ---- thread pool ----
+typedef struct StrataPool StrataPool;
+
+// threads: all that work, the caller's among them (1 = the caller alone). pinned: worker t stays on the t-th core of the
+// process's affinity mask; the caller is never pinned. spin_us: how long an idle worker spins before it parks.
+STRATA_API int32_t strata_pool_create(int32_t threads, int32_t pinned, int32_t spin_us, StrataPool **pool);
+STRATA_API void strata_pool_destroy(StrataPool *pool);
+STRATA_API int32_t strata_pool_threads(const StrataPool *pool);
+// While held (calls nest) idle workers spin and do not park: around a window, whose gaps are shorter than a wake-up.
+STRATA_API void strata_pool_hold(StrataPool *pool);
+STRATA_API void strata_pool_release(StrataPool *pool);
+
+// ---- packed matrices: docs/storage-codes.md ----
+enum StrataCode : int32_t {
+    STRATA_CODE2 = 2,
+    STRATA_CODE4 = 4,
+    STRATA_CODE8 = 8,
+    STRATA_F32 = 100,
+    STRATA_BF16 = 101,
+    STRATA_F16 = 102,
+    STRATA_FP8 = 103,  // float8_e4m3fn with float32 scales: scale_kind 4
+};
+enum StrataScaleKind : int32_t {
+    STRATA_SCALE_F16,
+    STRATA_SCALE_E8M0,
+    STRATA_SCALE_UE4M3,
+    STRATA_SCALE_SUPER,
+    STRATA_SCALE_F32,
+};
+enum StrataMinKind : int32_t { STRATA_MIN_NONE, STRATA_MIN_F16, STRATA_MIN_SUPER };
+
+struct StrataMatrix {
+    int32_t code, scale_kind, min_kind, sub_block;
+    int32_t rows, columns;
+    int8_t table[16];
+    float post_scale;
+    int32_t reserved;
+    const void *codes, *scales, *super_scales, *mins, *super_mins;  // null where the kind has none
+};
+
+// Refuses what the contract does not allow. Every function below checks its matrices this way.
+STRATA_API int32_t strata_matrix_check(const StrataMatrix *matrix);
+
+// y[i, r] = matrix row r times x[i]; x float32 [count, columns], y float32 [count, rows].
+STRATA_API int32_t strata_matrix_rows(StrataPool *pool, const StrataMatrix *matrix, const float *x, int32_t count,
+                                      int64_t x_stride, float *y, int64_t y_stride);
+
+// Several matrices of the same columns times the same x: activations are quantized once, one job for all threads.
+struct StrataProduct {
+    const StrataMatrix *matrix;
+    float *y;
+    int64_t y_stride;
+};
+STRATA_API int32_t strata_matrices_rows(StrataPool *pool, const StrataProduct *products, int32_t product_count,
+                                        const float *x, int32_t count, int64_t x_stride);
+
+// One row of activations as the packed codes see it: q int8 [columns], d float32 [columns / 32].
+STRATA_API int32_t strata_quantize(const float *x, int32_t columns, int8_t *q, float *d);
+
+// ---- experts ----
+// Where the arrays lie in a blob. The caller fills the three matrices (their pointers and post scales are not read);
+// strata_expert_layout fills the rest.
+struct StrataExpertLayout {
+    StrataMatrix gate, up, down;  // gate and up [intermediate, hidden], down [hidden, intermediate]
+    int64_t offsets[3][5];        // of gate, up, down: codes, scales, super scales, mins, super mins; -1 = none
+    int64_t post_scales_offset;   // three float32
+    int64_t blob_bytes;
+};
+STRATA_API int32_t strata_expert_layout(StrataExpertLayout *layout);
+
+struct StrataExpertJob {
+    const void *blob;      // at a multiple of 64 bytes
+    const int32_t *rows;   // [row_count] rows of x
+    const int32_t *slots;  // [row_count] rows of out: row * ranks + rank
+    int32_t row_count;
+    int32_t reserved;
+};
+// out[slot] = down(silu(gate x) * (up x)) for every (expert, row); router weights are not applied.
+STRATA_API int32_t strata_experts(StrataPool *pool, const StrataExpertLayout *layout, const StrataExpertJob *jobs,
+                                  int32_t job_count, const float *x, int64_t x_stride, int32_t x_rows, float *out,
+                                  int64_t out_stride);
+
+// out[row] = sum over ranks of router_weights[row, rank] * expert_rows[row, rank] by fma in rank order from +0, then
+// + shared[row], or fma(shared_weights[row], shared[row]) if there are any. computed (uint8 [rows, ranks]), shared and
+// shared_weights may be null; rows that were not computed are never read.
+STRATA_API int32_t strata_combine(StrataPool *pool, int32_t rows, int32_t ranks, int32_t hidden,
+                                  const float *expert_rows, const float *router_weights, const uint8_t *computed,
+                                  const float *shared, int64_t shared_stride, const float *shared_weights,
+                                  float *out, int64_t out_stride);
+
+// h[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i], the exp of the contract.
+STRATA_API int32_t strata_silu_mul(const float *gate, const float *up, float *h, int64_t count);
+
+// ---- doorbell service: answers windows that run on a GPU, without a call from the host ----
+typedef struct StrataDoorbell StrataDoorbell;
+
+// The experts of one layer as the service finds them.
+struct StrataLayerExperts {
+    const StrataExpertLayout *layout;
+    const void *const *blobs;  // [expert_count]; null: not in RAM, a request for it is an error
+    int32_t expert_count;
+    int32_t reserved;
+};
+
+// One window in flight of one stage. All pointers are shared memory (pinned where a GPU rings).
+// Flags only rise. A request: write everything else, then door = last answered number + 1 (release).
+// The answer: rows and status, then done = that number (release). After a stop done is 0x7fffffff: a window that still
+// waited goes on with stale rows, and the host, which finds that number, fails it.
+struct StrataMailbox {
+    uint32_t *door;         // written by the window
+    uint32_t *done;         // written by the service
+    int32_t *status;        // written by the service before done: 0 or a StrataError
+    const int32_t *header;  // layer, rows, entries
+    const int32_t *entries;  // [entries][2]: expert, slot = row * ranks + rank
+    const float *x;          // [rows, hidden] float32, or null where the window quantizes itself:
+    const int8_t *q;         // [rows, hidden]
+    const float *d;          // [rows, hidden / 32]
+    float *out;              // [rows * ranks, hidden]
+    int32_t max_rows, max_entries;
+    int32_t ranks, hidden;
+};
+STRATA_API int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layers, int32_t layer_count,
+                                          const StrataMailbox *mailboxes, int32_t mailbox_count,
+                                          StrataDoorbell **service);
+// Around every window: while one is in flight the coordinator polls, otherwise it sleeps.
+STRATA_API int32_t strata_doorbell_begin(StrataDoorbell *service, int32_t mailbox);
+STRATA_API int32_t strata_doorbell_end(StrataDoorbell *service, int32_t mailbox);
+// Both flags of a mailbox back to 0, between windows only.
+STRATA_API int32_t strata_doorbell_rewind(StrataDoorbell *service, int32_t mailbox);
+// Ends the coordinator and raises every done flag to its maximum; may come at any moment, and twice.
+STRATA_API void strata_doorbell_stop(StrataDoorbell *service);
+STRATA_API void strata_doorbell_destroy(StrataDoorbell *service);
+
+// ---- measuring ----
+// Seconds that the pool takes to read the bytes once, with nothing else done to them.
+STRATA_API int32_t strata_read_memory(StrataPool *pool, const void *bytes, int64_t size, double *seconds);

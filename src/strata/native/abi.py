@@ -1,0 +1,165 @@
+"""The C ABI as ctypes sees it: the structs and the functions of csrc/strata_native.h, line for line.
+
+Knows no tensor; what is put into the structs is decided beside their users.
+"""
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int8, c_int32, c_int64, c_uint64, c_void_p
+from typing import Any
+
+MATRIX_ARRAYS = 5  # codes, scales, super scales, mins, super mins
+TABLE_ENTRIES = 16
+
+
+class Matrix(Structure):
+    """StrataMatrix: a packed matrix; null where a kind has no such array."""
+
+    _fields_ = (
+        ("code", c_int32),
+        ("scale_kind", c_int32),
+        ("min_kind", c_int32),
+        ("sub_block", c_int32),
+        ("rows", c_int32),
+        ("columns", c_int32),
+        ("table", c_int8 * TABLE_ENTRIES),
+        ("post_scale", c_float),
+        ("reserved", c_int32),
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("super_scales", c_void_p),
+        ("mins", c_void_p),
+        ("super_mins", c_void_p),
+    )
+
+
+class Product(Structure):
+    """StrataProduct: a matrix and where its results go."""
+
+    _fields_ = (("matrix", POINTER(Matrix)), ("y", c_void_p), ("y_stride", c_int64))
+
+
+class ExpertLayout(Structure):
+    """StrataExpertLayout: the forms of gate, up and down, and where their arrays lie in a blob (-1: none)."""
+
+    _fields_ = (
+        ("gate", Matrix),
+        ("up", Matrix),
+        ("down", Matrix),
+        ("offsets", (c_int64 * MATRIX_ARRAYS) * 3),
+        ("post_scales_offset", c_int64),
+        ("blob_bytes", c_int64),
+    )
+
+
+class ExpertJob(Structure):
+    """StrataExpertJob: one expert and the rows that chose it."""
+
+    _fields_ = (
+        ("blob", c_void_p),
+        ("rows", c_void_p),
+        ("slots", c_void_p),
+        ("row_count", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class LayerExperts(Structure):
+    """StrataLayerExperts: the experts of one layer as the doorbell service finds them."""
+
+    _fields_ = (
+        ("layout", POINTER(ExpertLayout)),
+        ("blobs", POINTER(c_void_p)),
+        ("expert_count", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class Mailbox(Structure):
+    """StrataMailbox: the shared memory of one window in flight."""
+
+    _fields_ = (
+        ("door", c_void_p),
+        ("done", c_void_p),
+        ("status", c_void_p),
+        ("header", c_void_p),
+        ("entries", c_void_p),
+        ("x", c_void_p),
+        ("q", c_void_p),
+        ("d", c_void_p),
+        ("out", c_void_p),
+        ("max_rows", c_int32),
+        ("max_entries", c_int32),
+        ("ranks", c_int32),
+        ("hidden", c_int32),
+    )
+
+
+# name -> what it returns (c_int32: 0 or an error's number), what it takes
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "strata_last_error": (c_char_p, ()),
+    "strata_cpu_features": (c_uint64, ()),
+    "strata_force_isa": (c_int32, (c_int32,)),
+    "strata_current_isa": (c_int32, ()),
+    "strata_pool_create": (c_int32, (c_int32, c_int32, c_int32, POINTER(c_void_p))),
+    "strata_pool_destroy": (None, (c_void_p,)),
+    "strata_pool_threads": (c_int32, (c_void_p,)),
+    "strata_pool_hold": (None, (c_void_p,)),
+    "strata_pool_release": (None, (c_void_p,)),
+    "strata_matrix_check": (c_int32, (POINTER(Matrix),)),
+    "strata_matrix_rows": (
+        c_int32,
+        (c_void_p, POINTER(Matrix), c_void_p, c_int32, c_int64, c_void_p, c_int64),
+    ),
+    "strata_matrices_rows": (c_int32, (c_void_p, POINTER(Product), c_int32, c_void_p, c_int32, c_int64)),
+    "strata_quantize": (c_int32, (c_void_p, c_int32, c_void_p, c_void_p)),
+    "strata_expert_layout": (c_int32, (POINTER(ExpertLayout),)),
+    "strata_experts": (
+        c_int32,
+        (
+            c_void_p,
+            POINTER(ExpertLayout),
+            POINTER(ExpertJob),
+            c_int32,
+            c_void_p,
+            c_int64,
+            c_int32,
+            c_void_p,
+            c_int64,
+        ),
+    ),
+    "strata_combine": (
+        c_int32,
+        (
+            c_void_p,
+            c_int32,
+            c_int32,
+            c_int32,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_void_p,
+            c_int64,
+            c_void_p,
+            c_void_p,
+            c_int64,
+        ),
+    ),
+    "strata_silu_mul": (c_int32, (c_void_p, c_void_p, c_void_p, c_int64)),
+    "strata_doorbell_create": (
+        c_int32,
+        (c_void_p, POINTER(LayerExperts), c_int32, POINTER(Mailbox), c_int32, POINTER(c_void_p)),
+    ),
+    "strata_doorbell_begin": (c_int32, (c_void_p, c_int32)),
+    "strata_doorbell_end": (c_int32, (c_void_p, c_int32)),
+    "strata_doorbell_rewind": (c_int32, (c_void_p, c_int32)),
+    "strata_doorbell_stop": (None, (c_void_p,)),
+    "strata_doorbell_destroy": (None, (c_void_p,)),
+    "strata_read_memory": (c_int32, (c_void_p, c_void_p, c_int64, POINTER(c_double))),
+}
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Give every function of the ABI its types. Raises AttributeError for one that the library does not have."""
+    for name, (returns, takes) in FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = returns, takes

@@ -1,0 +1,86 @@
+// Routed experts with their shared expert, or a dense MLP: the second half of a layer. Knows rows of a window; which
+// threads compute an expert is the pool's part.
+#include <algorithm>
+
+#include "lanes.h"
+#include "model.h"
+#include "norm.h"
+#include "router.h"
+
+namespace strata {
+namespace {
+
+STRATA_CLONES float dot_row(const float *a, const float *b, int64_t count) { return dot(a, b, count); }
+
+// down(silu(gate x) * (up x)), gate and up side by side.
+void gated_mlp(StrataModel &model, const StrataMlp &mlp, const float *x, int rows, float *output) {
+    const int hidden = model.shape.hidden, width = mlp.width;
+    float *both = model.scratch.shared.data();
+    multiply(model.pool, {&mlp.gate_up}, x, rows, hidden, both, 2 * int64_t{width});
+    for (int row = 0; row < rows; ++row) {
+        float *gate = both + int64_t{row} * 2 * width;
+        require(strata_silu_mul(gate, gate + width, gate, width));
+    }
+    multiply(model.pool, {&mlp.down}, both, rows, 2 * int64_t{width}, output, hidden);
+}
+
+// Every chosen expert once, with all of its rows.
+void list_jobs(Scratch &scratch, const StrataMlp &mlp, int rows) {
+    const int pairs = rows * mlp.per_token;
+    for (int pair = 0; pair < pairs; ++pair) scratch.job_slots[pair] = pair;
+    const int32_t *ids = scratch.ids.data();
+    std::sort(scratch.job_slots.begin(), scratch.job_slots.begin() + pairs,
+              [ids](int32_t a, int32_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
+    scratch.jobs.clear();
+    for (int at = 0; at < pairs; ++at) {
+        const int32_t slot = scratch.job_slots[at], expert = ids[slot];
+        scratch.job_rows[at] = slot / mlp.per_token;
+        if (at > 0 && ids[scratch.job_slots[at - 1]] == expert) {
+            ++scratch.jobs.back().row_count;
+        } else {
+            scratch.jobs.push_back({mlp.blobs[expert], &scratch.job_rows[at], &scratch.job_slots[at], 1, 0});
+        }
+    }
+}
+
+}  // namespace
+
+void run_mlp(const Part &part, const float *x, float *output) {
+    StrataModel &model = part.model;
+    const StrataMlp &mlp = model.layers[part.layer].mlp;
+    Scratch &scratch = model.scratch;
+    const int rows = part.window.rows, hidden = model.shape.hidden;
+    if (mlp.router.count == 0) {
+        const Clock clock(model.times.dense);
+        return gated_mlp(model, mlp, x, rows, output);
+    }
+    float *shared = nullptr, *shared_weights = nullptr;
+    {
+        const Clock clock(model.times.dense);
+        multiply(model.pool, {&mlp.router}, x, rows, hidden, scratch.logits.data(), mlp.experts);
+        for (int row = 0; row < rows; ++row) {
+            route(scratch.logits.data() + int64_t{row} * mlp.experts, mlp.experts, mlp.per_token, mlp.normalize != 0,
+                  scratch.ids.data() + row * mlp.per_token, scratch.weights.data() + row * mlp.per_token);
+        }
+        if (mlp.width) {
+            shared = scratch.shared_rows.data();
+            gated_mlp(model, mlp, x, rows, shared);
+            if (mlp.shared_gate) shared_weights = scratch.shared_weights.data();
+            for (int row = 0; row < rows && mlp.shared_gate; ++row) {
+                shared_weights[row] = sigmoid_of(dot_row(x + int64_t{row} * hidden, mlp.shared_gate, hidden));
+            }
+        }
+    }
+    if (part.window.routed) {
+        std::copy_n(scratch.ids.data(), rows * mlp.per_token,
+                    part.window.routed + int64_t{part.layer} * rows * mlp.per_token);
+    }
+    const Clock clock(model.times.experts);
+    list_jobs(scratch, mlp, rows);
+    require(strata_experts(model.pool, mlp.layout, scratch.jobs.data(), static_cast<int32_t>(scratch.jobs.size()), x,
+                           hidden, rows, scratch.expert_rows.data(), hidden));
+    require(strata_combine(model.pool, rows, mlp.per_token, hidden, scratch.expert_rows.data(), scratch.weights.data(),
+                           nullptr, shared, hidden, shared_weights, output, hidden));
+}
+
+}  // namespace strata

@@ -1,0 +1,206 @@
+// Hammers pool, matrices, experts and doorbell from many threads at once, for the sanitizers: `make sanitize`.
+// Results are compared with those of one thread; what they must be is held by the Python tests.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "pool.h"
+#include "strata_native.h"
+
+namespace {
+
+void require(bool truth, const char *what) {
+    if (truth) return;
+    std::fprintf(stderr, "failed: %s (last error: %s)\n", what, strata_last_error());
+    std::exit(1);
+}
+
+struct Free {
+    void operator()(void *at) const { std::free(at); }
+};
+using Bytes = std::unique_ptr<char, Free>;
+
+Bytes aligned(int64_t size) {
+    Bytes made(static_cast<char *>(std::aligned_alloc(64, static_cast<size_t>((size + 63) / 64 * 64))));
+    std::memset(made.get(), 0, static_cast<size_t>(size));
+    return made;
+}
+
+StrataMatrix form(int32_t code, int32_t rows, int32_t columns) {
+    StrataMatrix m{};
+    m.code = code, m.scale_kind = STRATA_SCALE_F16, m.sub_block = 32, m.rows = rows, m.columns = columns;
+    for (int i = 0; i < 16; ++i) m.table[i] = static_cast<int8_t>(i - 8);
+    m.post_scale = 1.0f;
+    return m;
+}
+
+// Experts of random codes whose scales are all 2^-6, and rows that choose them.
+struct World {
+    StrataExpertLayout layout{};
+    std::vector<Bytes> blobs;
+    std::vector<float> x;
+    static constexpr int kHidden = 96, kWidth = 80, kExperts = 5, kRows = 6, kRanks = 2;
+
+    World() {
+        layout.gate = layout.up = form(STRATA_CODE4, kWidth, kHidden);
+        layout.down = form(STRATA_BF16, kHidden, kWidth);
+        require(strata_expert_layout(&layout) == STRATA_OK, "layout");
+        std::mt19937 random(1);
+        for (int e = 0; e < kExperts; ++e) {
+            blobs.push_back(aligned(layout.blob_bytes));
+            char *blob = blobs.back().get();
+            for (int64_t i = 0; i < layout.offsets[2][0]; ++i) blob[i] = static_cast<char>(random());
+            auto *down = reinterpret_cast<uint16_t *>(blob + layout.offsets[2][0]);
+            for (int i = 0; i < kHidden * kWidth; ++i) down[i] = static_cast<uint16_t>(0x3c00 + random() % 256);
+            for (int m = 0; m < 2; ++m) {
+                auto *scales = reinterpret_cast<uint16_t *>(blob + layout.offsets[m][1]);
+                for (int i = 0; i < kWidth * kHidden / 32; ++i) scales[i] = 0x2400;
+            }
+            const float ones[] = {1.0f, 1.0f, 1.0f};
+            std::memcpy(blob + layout.post_scales_offset, ones, sizeof ones);
+        }
+        for (int i = 0; i < kRows * kHidden; ++i) x.push_back(static_cast<float>(random() % 200) * 0.01f - 1.0f);
+    }
+
+    std::vector<float> run(StrataPool *pool) const {
+        std::vector<int32_t> rows, slots;
+        for (int slot = 0; slot < kRows * kRanks; ++slot) rows.push_back(slot / kRanks), slots.push_back(slot);
+        std::vector<StrataExpertJob> jobs;
+        for (int e = 0; e < 4; ++e) jobs.push_back({blobs[e].get(), &rows[e * 3], &slots[e * 3], 3, 0});
+        std::vector<float> out(static_cast<size_t>(kRows * kRanks * kHidden));
+        const int32_t code = strata_experts(pool, &layout, jobs.data(), 4, x.data(), kHidden, kRows,
+                                            out.data(), kHidden);
+        require(code == STRATA_OK, "experts");
+        return out;
+    }
+};
+
+StrataPool *make_pool(int threads, int spin_us) {
+    StrataPool *pool = nullptr;
+    require(strata_pool_create(threads, threads == 2, spin_us, &pool) == STRATA_OK, "pool");
+    return pool;
+}
+
+// Jobs of every size follow each other at once: a worker that comes late must never claim into the next one.
+void hammer_items(int rounds) {
+    StrataPool *pool = make_pool(4, 5);
+    std::vector<std::atomic<int>> hits(64);
+    for (int round = 0; round < rounds; ++round) {
+        const int items = 1 + round % 64;
+        for (auto &hit : hits) hit.store(0);
+        strata::for_items(pool, items, [&](int64_t item, int) { hits[static_cast<size_t>(item)].fetch_add(1); });
+        for (int i = 0; i < 64; ++i) require(hits[static_cast<size_t>(i)] == (i < items ? 1 : 0), "every item once");
+        if (round % 500 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));  // until they sleep
+    }
+    strata_pool_destroy(pool);
+}
+
+void hammer_lives(const World &world, int rounds) {
+    StrataPool *alone = make_pool(1, 0);
+    const std::vector<float> wanted = world.run(alone);
+    strata_pool_destroy(alone);
+    for (int round = 0; round < rounds; ++round) {
+        StrataPool *pool = make_pool(1 + round % 5, round % 3 * 20);
+        if (round % 2) strata_pool_hold(pool);
+        require(world.run(pool) == wanted, "a new pool's result");
+        if (round % 2) strata_pool_release(pool);
+        strata_pool_destroy(pool);
+    }
+}
+
+void hammer_callers(const World &world, int rounds) {
+    StrataPool *pool = make_pool(3, 10);
+    const std::vector<float> wanted = world.run(pool);
+    std::vector<std::thread> callers;
+    for (int c = 0; c < 3; ++c)
+        callers.emplace_back([&] {
+            for (int round = 0; round < rounds; ++round) require(world.run(pool) == wanted, "a caller's result");
+        });
+    for (std::thread &caller : callers) caller.join();
+    strata_pool_destroy(pool);
+}
+
+// One mailbox and a thread that plays the GPU.
+struct Window {
+    uint32_t door = 0, done = 0;
+    int32_t status = 0, header[3] = {};
+    std::vector<int32_t> entries = std::vector<int32_t>(2 * World::kRows * World::kRanks);
+    std::vector<float> x, out;
+
+    explicit Window(const World &world)
+        : x(world.x), out(static_cast<size_t>(World::kRows * World::kRanks * World::kHidden)) {}
+
+    StrataMailbox mailbox() {
+        return {&door, &done, &status, header, entries.data(), x.data(), nullptr, nullptr, out.data(),
+                World::kRows, World::kRows * World::kRanks, World::kRanks, World::kHidden};
+    }
+
+    // Rings once; false when the service was stopped.
+    bool ask() {
+        header[0] = 0, header[1] = World::kRows, header[2] = World::kRows * World::kRanks;
+        for (int slot = 0; slot < header[2]; ++slot) entries[2 * slot] = slot / 3, entries[2 * slot + 1] = slot;
+        const uint32_t number = door + 1;
+        __atomic_store_n(&door, number, __ATOMIC_RELEASE);
+        uint32_t found;
+        while ((found = __atomic_load_n(&done, __ATOMIC_ACQUIRE)) < number) std::this_thread::yield();
+        return found != 0x7fffffff;
+    }
+};
+
+void hammer_doorbell(const World &world, int rounds, bool stops_early) {
+    StrataPool *pool = make_pool(3, 10);
+    const std::vector<float> wanted = world.run(pool);
+    std::vector<const void *> blobs;
+    for (const Bytes &blob : world.blobs) blobs.push_back(blob.get());
+    const StrataLayerExperts layer = {&world.layout, blobs.data(), World::kExperts, 0};
+    std::vector<Window> windows(4, Window(world));
+    std::vector<StrataMailbox> boxes;
+    for (Window &window : windows) boxes.push_back(window.mailbox());
+    StrataDoorbell *service = nullptr;
+    require(strata_doorbell_create(pool, &layer, 1, boxes.data(), 4, &service) == STRATA_OK, "service");
+    std::vector<std::thread> players;
+    for (int w = 0; w < 4; ++w)
+        players.emplace_back([&, w] {
+            Window &window = windows[static_cast<size_t>(w)];
+            for (int round = 0; round < rounds; ++round) {
+                if (strata_doorbell_begin(service, w) != STRATA_OK) break;
+                const bool answered = window.ask() && window.ask();
+                if (answered) require(window.status == 0 && window.out == wanted, "a window's rows");
+                strata_doorbell_end(service, w);
+                if (!answered) break;
+                if (round % 8 == 7) strata_doorbell_rewind(service, w);
+            }
+        });
+    if (stops_early) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        strata_doorbell_stop(service);
+    }
+    for (std::thread &player : players) player.join();
+    strata_doorbell_destroy(service);
+    for (const Window &window : windows) require(window.done == 0x7fffffff, "every flag raised");
+    strata_pool_destroy(pool);
+}
+
+}  // namespace
+
+int main() {
+    const World world;
+    for (int32_t isa = STRATA_ISA_SCALAR; isa <= STRATA_ISA_AVX512_VNNI; ++isa) {
+        if (strata_force_isa(isa) != STRATA_OK) continue;
+        hammer_lives(world, 20);
+    }
+    hammer_items(20000);
+    hammer_callers(world, 100);
+    for (int round = 0; round < 4; ++round) {
+        hammer_doorbell(world, 40, false);
+        hammer_doorbell(world, 1000000, true);
+    }
+    std::puts("hammer: all results right");
+    return 0;
+}
