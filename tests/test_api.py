@@ -129,7 +129,8 @@ def test_progress_tells_of_loading_and_of_reading(tiny_model: Path) -> None:
     seen: dict[str, list[tuple[int, int]]] = {}
     with strata.Engine(tiny_model, progress=lambda stage, *n: seen.setdefault(stage, []).append(n)) as watched:
         watched.generate("A", options(1)).text()
-    assert list(seen) == ["loading the model", "reading the prompt"]
+    seldom = "packing the experts"  # only where the C++ library computes windows
+    assert [stage for stage in seen if stage != seldom] == ["loading the model", "reading the prompt"]
     for steps in seen.values():
         done = [step[0] for step in steps]
         assert done == sorted(done)

@@ -17,13 +17,16 @@ from strata.errors import ConfigError, EngineError, ModelError, SettingsError
 from strata.hardware import read_cpu, read_memory
 from strata.models.base import LanguageModel
 from strata.models.families import Family, family_of
+from strata.models.fast.attach import attach_fast_windows
 from strata.models.needs import Part, part_of, place_in_ram
 from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
+from strata.native import library
+from strata.native.pool import Pool
 from strata.settings import EngineSettings
-from strata.text.tokenizer import Tokenizer, load_tokenizer
+from strata.text.loading import tokenizer_of
+from strata.text.tokenizer import Tokenizer
 from strata.types import ProgressCallback
-from strata.weights.directory import has_weight_files
-from strata.weights.safetensors import SafetensorsSource, open_model
+from strata.weights.opening import ModelSource, has_weights, open_model
 
 # Below this width a row is too little work to share: at 256, on two cores with other work, a second thread read prompts
 # three to seven times slower and decoded no faster (docs/log.md, 2026-11-30).
@@ -44,28 +47,30 @@ class LoadedModel:
 def load_model(
     directory: Path | None, settings: EngineSettings, on_progress: ProgressCallback | None = None
 ) -> LoadedModel:
-    """Load a model directory; the shipped model if none is given. Cheap checks come before the weights are read.
+    """Load a model directory or GGUF file; the shipped model if none is given. Cheap checks come before weights.
 
     Sets torch's number of threads for the whole process. Raises ModelError, TextError or SettingsError, and EngineError
     if memory runs out.
     """
     if directory is None:
         directory = models_shipped.default_path()
-        if not has_weight_files(directory):
-            raise ModelError("this copy of strata ships no model: name one with --model DIRECTORY")
-    source = open_model(directory)
+        if not has_weights(directory):
+            raise ModelError("this copy of strata ships no model: name one with --model")
+    source = open_model(directory, settings.quantize)
     family = family_of(source.config)
     config = family.parse_config(source.config)
     _check_context(settings, config.max_position)
-    tokenizer = load_tokenizer(directory)
+    tokenizer = tokenizer_of(source)
     if tokenizer.vocabulary_size > config.vocabulary_size:
         raise ConfigError(
             f"{directory}: the tokenizer has {tokenizer.vocabulary_size:,} ids, the model's vocabulary "
             f"{config.vocabulary_size:,}: they do not belong together"
         )
-    _check_memory(family, config, settings)
+    _check_memory(family, config, source, settings)
     torch.set_num_threads(settings.threads or fitting_threads(config.hidden_size))
     model = _load_weights(family, config, source, settings, on_progress)
+    if _wants_native_windows(settings):
+        _attach_native_windows(model, source, settings.threads or fitting_threads(config.hidden_size), on_progress)
     notices = source.notices
     if settings.drafts and model.draft_head is None:
         notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
@@ -90,18 +95,33 @@ def _check_context(settings: EngineSettings, max_position: int) -> None:
         )
 
 
-def _check_memory(family: Family, config: Any, settings: EngineSettings) -> None:
+def _check_memory(family: Family, config: Any, source: ModelSource, settings: EngineSettings) -> None:
     """Refuse a model that does not fit before the system ends the process for it."""
     bytes_each = getattr(torch, settings.dtype).itemsize
     names = _wanted_names(family.expected_tensors(config), settings)
     sizes = {name: math.prod(shape) * bytes_each for name, shape in family.expected_tensors(config).items()}
-    placement = place_in_ram({name: sizes[name] for name in names}, 0, RESIDENT_TABLE_BYTES)
+    needed = place_in_ram({name: sizes[name] for name in names}, 0, RESIDENT_TABLE_BYTES).ram_bytes
+    if _wants_native_windows(settings):  # windows have the matrices a second time, in the code of the file
+        needed += sum(
+            source.stored_bytes(name) for name in set(names) & set(source.names()) if part_of(name) is not Part.NGRAM
+        )
     memory = read_memory()
-    if memory.total and placement.ram_bytes > memory.usable:
+    if memory.total and needed > memory.usable:
         raise ModelError(
-            f"this model needs {placement.ram_bytes / 2**30:.1f} GiB of memory in {settings.dtype} and "
+            f"this model needs {needed / 2**30:.1f} GiB of memory in {settings.dtype} and "
             f"{memory.usable / 2**30:.1f} GiB are free: `strata inspect` shows what takes how much"
         )
+
+
+def _wants_native_windows(settings: EngineSettings) -> bool:
+    return settings.cpu_path == "native" and settings.dtype == "float32" and library.is_available()
+
+
+def _attach_native_windows(
+    model: LanguageModel, source: ModelSource, threads: int, on_progress: ProgressCallback | None
+) -> None:
+    """Windows in C++ from now on, on `threads` threads of their own."""
+    attach_fast_windows(model, source, Pool(threads), on_progress)
 
 
 def _wanted_names(names: Collection[str], settings: EngineSettings) -> list[str]:
@@ -112,7 +132,7 @@ def _wanted_names(names: Collection[str], settings: EngineSettings) -> list[str]
 class _ChosenTensors:
     """A WeightSource that shows only some of another's tensors; what it hides is absent for a family."""
 
-    def __init__(self, source: SafetensorsSource, names: Collection[str]) -> None:
+    def __init__(self, source: ModelSource, names: Collection[str]) -> None:
         self._names = names
         self.shape, self.tensor, self.rows = source.shape, source.tensor, source.rows
 
@@ -123,7 +143,7 @@ class _ChosenTensors:
 def _load_weights(
     family: Family,
     config: Any,
-    source: SafetensorsSource,
+    source: ModelSource,
     settings: EngineSettings,
     on_progress: ProgressCallback | None,
 ) -> LanguageModel:

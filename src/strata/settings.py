@@ -85,6 +85,11 @@ class EngineSettings:
     dtype: str = setting(
         "float32", "number format of weights and arithmetic on the CPU", choices=("float32", "float64")
     )
+    cpu_path: str = setting(
+        "native",
+        "what computes decoded tokens on the CPU: the C++ library (float32, if it was built) or torch",
+        choices=("native", "torch"),
+    )
     context: int | None = setting(
         None, "most tokens of prompt and reply together; not given: what the model was made for", minimum=1
     )
@@ -92,6 +97,11 @@ class EngineSettings:
         512, "rows of a prompt that pass the model together", minimum=64, maximum=8192, multiple_of=64
     )
     drafts: int = setting(0, "tokens drafted ahead in each window by the model's own draft layer", minimum=0, maximum=8)
+    quantize: str = setting(
+        "none",
+        "pack matrices that files hold in bf16 or FP8 to 4.5 (code4) or 8.5 (code8) bits a weight while they are read",
+        choices=("none", "code4", "code8"),
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Random tiny configs of the four families, as config.json writes them, with a text to read.
+"""Random tiny configs of the families, as config.json writes them, with a text to read.
 
 Knows which sizes are worth trying (odd ones, more rows than the indexer's budget); knows no model code.
 """
@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-FAMILIES = ("qwen4_exp", "qwen3_5_moe", "qwen3_next", "qwen3_moe")
+FAMILIES = ("qwen4_exp", "qwen3_5_moe", "qwen3_next", "qwen3_moe", "llama")
 LONG_SEED = 15  # every 16th case has more rows than attention and the indexer take at a time (512 cells, 512 blocks)
 
 
@@ -111,6 +111,18 @@ def _qwen3_moe(rng: random.Random) -> dict[str, Any]:
     return config
 
 
+def _llama(rng: random.Random) -> dict[str, Any]:
+    config = {name: value for name, value in _shared(rng).items() if "experts" not in name and "moe" not in name}
+    theta = rng.choice((1e4, 1e5))
+    rope = {"rope_theta": theta} if rng.random() < 0.5 else {"rope_parameters": {"rope_type": "default"}}
+    rope.get("rope_parameters", {}).update(rope_theta=theta)
+    config |= {"model_type": "llama", "intermediate_size": rng.choice((18, 29, 64)), "mlp_bias": False} | rope
+    config["hidden_size"] = config["num_attention_heads"] * rng.choice((6, 10, 16))
+    if rng.random() < 0.5:
+        config["head_dim"] = rng.choice((6, 8, 18))
+    return config
+
+
 def _qwen3_next(rng: random.Random) -> dict[str, Any]:
     config = _mixed(rng) | {"model_type": "qwen3_next"}
     _some_dense_layers(rng, config)
@@ -173,4 +185,5 @@ _BUILDERS = {
     "qwen3_5_moe": _qwen3_5_moe,
     "qwen3_next": _qwen3_next,
     "qwen3_moe": _qwen3_moe,
+    "llama": _llama,
 }

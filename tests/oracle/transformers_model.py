@@ -118,7 +118,7 @@ def canonical_tensors(model: torch.nn.Module, case: Case) -> dict[str, torch.Ten
 
 
 def _config_of(case: Case) -> Any:
-    from transformers import Qwen3_5MoeTextConfig, Qwen3MoeConfig, Qwen3NextConfig
+    from transformers import LlamaConfig, Qwen3_5MoeTextConfig, Qwen3MoeConfig, Qwen3NextConfig
     from transformers.models.qwen4_exp.configuration_qwen4_exp import Qwen4ExpTextConfig
 
     classes = {
@@ -126,13 +126,14 @@ def _config_of(case: Case) -> Any:
         "qwen3_5_moe": Qwen3_5MoeTextConfig,
         "qwen3_next": Qwen3NextConfig,
         "qwen3_moe": Qwen3MoeConfig,
+        "llama": LlamaConfig,
     }
     fields = {name: value for name, value in case.text_config.items() if name != "model_type"}
     return classes[case.family](**fields, attn_implementation="eager", experts_implementation="eager")
 
 
 def _class_of(case: Case) -> Any:
-    from transformers import Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM
+    from transformers import LlamaForCausalLM, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM
     from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpForCausalLM
 
     return {
@@ -140,6 +141,7 @@ def _class_of(case: Case) -> Any:
         "qwen3_5_moe": Qwen3_5MoeForCausalLM,
         "qwen3_next": Qwen3NextForCausalLM,
         "qwen3_moe": Qwen3MoeForCausalLM,
+        "llama": LlamaForCausalLM,
     }[case.family]
 
 

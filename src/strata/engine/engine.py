@@ -59,6 +59,11 @@ class TokenEngine:
         self._turn = threading.Lock()  # the model is used by one run at a time
         self.context = min(settings.context or model.max_position, model.max_position)
 
+    @property
+    def model(self) -> LanguageModel:
+        """The model itself, for those who measure it while nothing runs."""
+        return self._model
+
     def check(self, request: TokenRequest) -> None:
         """Refuse what cannot be run, before anything runs. Raises RequestError."""
         tokens = len(request.prompt)

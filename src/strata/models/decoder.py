@@ -1,4 +1,4 @@
-"""A plain pre-norm decoder: x + mixer(norm(x)), then x + mlp(norm(x)); qwen3_moe, qwen3_next, qwen3_5_moe.
+"""A plain pre-norm decoder: x + mixer(norm(x)), then x + mlp(norm(x)); llama and three qwen3.
 
 Knows how blocks and mixers make a layer and a model; knows no config field and no tensor name.
 """
@@ -55,7 +55,7 @@ class DecoderLayer:
         normed, mlp = rms_norm(x, self.weights.mlp_norm_scale, self.config.eps), self.weights.mlp
         if isinstance(mlp, GatedMlpWeights):
             return x + gated_mlp(normed, mlp)
-        return x + moe(normed, mlp, self.config.mlp.moe, self.index, self.observer)
+        return x + moe(normed, mlp, self.config.mlp.require_moe(), self.index, self.observer)
 
 
 class Decoder(RowModel):

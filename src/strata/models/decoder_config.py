@@ -1,4 +1,4 @@
-"""The config of a plain pre-norm decoder: what qwen3_moe, qwen3_next and qwen3_5_moe have in common.
+"""The config of a plain pre-norm decoder: what llama, qwen3_moe, qwen3_next and qwen3_5_moe have in common.
 
 Knows how their shared fields are named and checked; each family's file says which parts it has.
 """
@@ -23,11 +23,16 @@ from strata.models.config_fields import (
 class MlpFields:
     """What follows the mixer of each layer: routed experts, or one dense MLP."""
 
-    moe: MoeShape
-    expert_width: int
+    moe: MoeShape | None  # None: the family has no experts, every layer is dense
+    expert_width: int  # 0: no experts
     shared_width: int | None  # None: the family has no shared expert
     dense_width: int | None  # None: no layer is dense
     layer_is_sparse: tuple[bool, ...]
+
+    def require_moe(self) -> MoeShape:
+        """How rows are routed; only for sparse layers."""
+        assert self.moe is not None
+        return self.moe
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class DecoderConfig:
     rotary: RotaryFields
     delta_net: DeltaNetShape | None  # None: the family has none, every layer is full attention
     mlp: MlpFields
+    has_head_norms: bool = True  # queries and keys are normed head by head
 
     def require_delta_net(self) -> DeltaNetShape:
         """The delta net's sizes; only for families and layers that have one."""
@@ -65,6 +71,7 @@ def read_decoder_config(
     layer_is_full_attention: tuple[bool, ...],
     delta_net: DeltaNetShape | None,
     mlp: MlpFields,
+    has_head_norms: bool = True,
 ) -> DecoderConfig:
     """The fields that every such family has, joined with the parts that the family read or knows.
 
@@ -88,6 +95,7 @@ def read_decoder_config(
         rotary=read_rotary(fields, attention.head_dim, default_rotary_factor),
         delta_net=delta_net,
         mlp=mlp,
+        has_head_norms=has_head_norms,
     )
     fields.refuse_unknown()
     return config
@@ -153,6 +161,12 @@ def read_mlp(fields: ConfigFields, num_layers: int, normalize_weights: bool, has
         dense_width=None if all(is_sparse) else fields.integer("intermediate_size"),
         layer_is_sparse=is_sparse,
     )
+
+
+def read_dense_mlp(fields: ConfigFields, num_layers: int) -> MlpFields:
+    """One gated MLP a layer, no experts and no biases."""
+    fields.only("mlp_bias", (False,), False)
+    return MlpFields(None, 0, None, fields.integer("intermediate_size"), (False,) * num_layers)
 
 
 def require_model_type(values: Mapping[str, Any], *names: str) -> ConfigFields:

@@ -134,23 +134,28 @@ def read_weights(
 def _attention_shapes(config: DecoderConfig, prefix: str) -> Shapes:
     shape, hidden = config.attention, config.hidden_size
     query_width, kv_width = shape.query_heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    return {
+    shapes: Shapes = {
         prefix + "q_proj.weight": (query_width * (2 if shape.has_output_gate else 1), hidden),
         prefix + "k_proj.weight": (kv_width, hidden),
         prefix + "v_proj.weight": (kv_width, hidden),
         prefix + "o_proj.weight": (hidden, query_width),
-        prefix + "q_norm.weight": (shape.head_dim,),
-        prefix + "k_norm.weight": (shape.head_dim,),
     }
+    if config.has_head_norms:
+        shapes |= {prefix + "q_norm.weight": (shape.head_dim,), prefix + "k_norm.weight": (shape.head_dim,)}
+    return shapes
 
 
 def _read_attention(config: DecoderConfig, reader: TensorReader, prefix: str) -> AttentionWeights:
     return AttentionWeights(
         qkv=torch.cat([reader.tensor(f"{prefix}{part}_proj.weight") for part in ("q", "k", "v")]),
         out=reader.tensor(prefix + "o_proj.weight"),
-        query_scale=reader.tensor(prefix + "q_norm.weight") + config.norm_offset,
-        key_scale=reader.tensor(prefix + "k_norm.weight") + config.norm_offset,
+        query_scale=_head_norm(config, reader, prefix + "q_norm.weight"),
+        key_scale=_head_norm(config, reader, prefix + "k_norm.weight"),
     )
+
+
+def _head_norm(config: DecoderConfig, reader: TensorReader, name: str) -> torch.Tensor | None:
+    return reader.tensor(name) + config.norm_offset if config.has_head_norms else None
 
 
 def _delta_net_shapes(config: DecoderConfig, prefix: str, projections: DeltaProjections) -> Shapes:
@@ -180,10 +185,11 @@ def _read_delta_net(
 
 def _moe_shapes(config: DecoderConfig, prefix: str) -> Shapes:
     mlp, hidden = config.mlp, config.hidden_size
+    experts = mlp.require_moe().experts
     shapes: Shapes = {
-        prefix + "gate.weight": (mlp.moe.experts, hidden),
-        prefix + "experts.gate_up_proj": (mlp.moe.experts, 2 * mlp.expert_width, hidden),
-        prefix + "experts.down_proj": (mlp.moe.experts, hidden, mlp.expert_width),
+        prefix + "gate.weight": (experts, hidden),
+        prefix + "experts.gate_up_proj": (experts, 2 * mlp.expert_width, hidden),
+        prefix + "experts.down_proj": (experts, hidden, mlp.expert_width),
     }
     if mlp.shared_width is not None:
         shapes |= _gated_mlp_shapes(prefix + "shared_expert.", hidden, mlp.shared_width)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from strata.errors import ConfigError
-from strata.models import qwen3_5_moe, qwen3_moe, qwen3_next, qwen4_exp
+from strata.models import llama, qwen3_5_moe, qwen3_moe, qwen3_next, qwen4_exp
 from strata.models.base import LanguageModel
 from strata.models.config_fields import ConfigFields, json_word
 from strata.weights.source import WeightSource
@@ -36,6 +36,7 @@ FAMILIES = (
     _family("qwen3_5_moe", qwen3_5_moe),
     _family("qwen3_next", qwen3_next),
     _family("qwen3_moe", qwen3_moe),
+    _family("llama", llama),
 )
 
 

@@ -16,7 +16,7 @@ from strata.models.blocks.ngram_embedding import NgramShape, NgramWeights, Table
 from strata.models.blocks.residual_streams import ResidualWeights, pack_down
 from strata.models.mixers.delta_net import DeltaNetMixer
 from strata.models.mixers.indexed_attention import IndexedAttentionMixer
-from strata.models.mixers.ngram import NgramPart
+from strata.models.mixers.ngram import NgramPart, ResidentTable
 from strata.models.qwen4_exp_config import Qwen4ExpConfig, expected_tensors
 from strata.weights.source import WeightSource
 
@@ -116,8 +116,7 @@ class Qwen4ExpReader:
     def _table(self, name: str) -> TableGather:
         """Row access to an n-gram table; the rows come from memory or straight from the source."""
         if self._keep_table:
-            table = self.tensor(name)
-            return lambda row_ids: table[row_ids]
+            return ResidentTable(self.tensor(name))
         self._check_shape(name)
         source, dtype = self._source, self._dtype
         return lambda row_ids: source.rows(name, row_ids, dtype)

@@ -6,7 +6,7 @@ Knows the contract of layers (`mixers/base.py`) and of models (`base.py`); knows
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -14,6 +14,7 @@ from strata.errors import EngineError, RequestError
 from strata.models.base import DraftHead, LogitRows, Output, Segment, WindowResult
 from strata.models.blocks.rotary import rotation_at
 from strata.models.blocks.rows import iterate_tiles
+from strata.models.fast.windows import FastWindow, FastWindows, SlotRows
 from strata.models.mixers.base import RowsInfo, StatefulPart
 
 
@@ -41,6 +42,7 @@ class RowModel(ABC):
     frequencies: torch.Tensor  # of the rotary embedding
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
+    fast: FastWindows | None = None  # windows in C++; None: in torch, which computes the same within rounding
 
     @abstractmethod
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -70,9 +72,11 @@ class RowModel(ABC):
         """See `LanguageModel.window`."""
         for segment in segments:
             self._check(segment)
+        if self.fast is not None:
+            return self._fast_window(self.fast, segments)
         rows = self._rows_info(segments)
         hidden = self.embed(rows.token_ids)
-        pending = []
+        pending: list[Any] = []
         for index, layer in enumerate(self.layers):
             hidden, layer_pending = layer.window(hidden, rows, [segment.state.layers[index] for segment in segments])
             pending.append(layer_pending)
@@ -88,9 +92,24 @@ class RowModel(ABC):
                 raise ValueError(f"accepted {accepted} of {segment.token_ids.shape[0]} rows")
             if accepted == 0:
                 continue
-            for index, layer in enumerate(self.layers):
-                layer.commit(window.pending[index], slot, segment.state.layers[index], accepted)
+            if isinstance(window.pending, FastWindow):
+                assert self.fast is not None
+                self.fast.commit(window.pending, slot, segment.state.layers, accepted)
+            else:
+                for index, layer in enumerate(self.layers):
+                    layer.commit(window.pending[index], slot, segment.state.layers[index], accepted)
             segment.state.position += accepted
+
+    def _fast_window(self, fast: FastWindows, segments: Sequence[Segment]) -> WindowResult:
+        observers = [getattr(layer, "observer", None) for layer in self.layers]
+        slots = [SlotRows(each.state.position, each.state.layers, each.token_ids) for each in segments]
+        made = fast.compute(slots, with_routing=any(observers))
+        if not made.is_finite:
+            raise_not_finite("the window")
+        for index, observer in enumerate(observers):
+            if observer is not None and made.routed is not None and fast.shape.experts_per_token[index]:
+                observer(index, made.routed[index].long())
+        return WindowResult(segments, Output(made.logits, made.hidden), made)
 
     def _read_segment(self, segment: Segment, logit_rows: LogitRows) -> Output:
         state = segment.state
@@ -139,4 +158,9 @@ class RowModel(ABC):
 def require_finite(values: torch.Tensor, where: str) -> None:
     """Raises EngineError if there is a NaN or an infinity."""
     if not bool(torch.isfinite(values).all()):
-        raise EngineError(f"the logits of {where} are not finite (NaN or infinity): broken weights or a broken state")
+        raise_not_finite(where)
+
+
+def raise_not_finite(where: str) -> NoReturn:
+    """What happens to a request whose logits are NaN or infinite."""
+    raise EngineError(f"the logits of {where} are not finite (NaN or infinity): broken weights or a broken state")

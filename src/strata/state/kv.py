@@ -21,11 +21,15 @@ class GrowingRows:
         """The whole buffer [capacity, *row_shape]."""
         return self._cells
 
+    def reserve(self, count: int) -> None:
+        """Make room for `count` rows, committed ones included; those beyond are for others to write."""
+        if count > self._cells.shape[0]:
+            self._grow(count)
+
     def write(self, start: int, rows: torch.Tensor) -> None:
         """Put `rows` at start.. without committing them; grows the buffer where needed."""
         stop = start + rows.shape[0]
-        if stop > self._cells.shape[0]:
-            self._grow(stop)
+        self.reserve(stop)
         self._cells[start:stop] = rows
 
     def append(self, rows: torch.Tensor) -> None:

@@ -9,6 +9,16 @@ from strata.models.blocks import ngram_embedding as block
 from strata.models.mixers.base import RowsInfo
 
 
+@dataclass(frozen=True)
+class ResidentTable:
+    """A table in memory, as a `TableGather`."""
+
+    values: torch.Tensor  # [table rows, width]
+
+    def __call__(self, row_ids: torch.Tensor) -> torch.Tensor:
+        return self.values[row_ids]
+
+
 @dataclass
 class NgramState:
     """Tensors here are replaced, never written in place, so a clone may share them."""
