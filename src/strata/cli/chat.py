@@ -39,7 +39,7 @@ def chat(
     Parameters
     ----------
     model
-        A model directory; the small model that ships with strata if not given.
+        A model directory or GGUF file; the small model that ships with strata if not given.
     system
         A system message that stands before the conversation.
     """

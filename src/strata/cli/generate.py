@@ -41,7 +41,7 @@ def generate(
     prompt
         What to answer; - reads it from stdin.
     model
-        A model directory; the small model that ships with strata if not given.
+        A model directory or GGUF file; the small model that ships with strata if not given.
     raw
         Continue the prompt as text instead of answering it as a message.
     system

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from strata import models_shipped
 from strata.cli.console import printable
-from strata.cli.model_report import ModelReport, gib, make_report, parts_in_order, report_as_json
+from strata.cli.model_report import ModelReport, gib, make_report, packed_formats, parts_in_order, report_as_json
 from strata.errors import ModelError
 from strata.models.needs import Part, Placement
 from strata.settings import resolve
@@ -34,7 +34,8 @@ def inspect(
     Parameters
     ----------
     path
-        A model directory, or a directory that holds only config.json; the model that ships with strata if not given.
+        A model directory or GGUF file, or a directory that holds only config.json; the model that ships with strata
+        if not given.
     context
         Tokens of a conversation for which memory is counted; 8,192 or the model's own limit if not given.
     dtype
@@ -87,12 +88,15 @@ def _facts(report: ModelReport) -> list[tuple[str, str]]:
     streams = f" in {config['hc_count']} residual streams" if config.get("hc_count") else ""
     shared = " + 1 shared" if config.get("shared_expert_intermediate_size") else ""
     experts = config.get("num_experts") or config.get("num_local_experts")
-    width = config["moe_intermediate_size"]
+    mlp = ("mlp", f"dense, {config.get('intermediate_size', 0):,} wide")
+    if experts:
+        width = config["moe_intermediate_size"]
+        mlp = ("experts", f"{experts:,} a layer, top {config['num_experts_per_tok']}{shared}, {width:,} wide")
     lines = [
         ("family", f"{report.family}, {config['num_hidden_layers']} layers ({kinds})"),
         ("sizes", f"hidden {config['hidden_size']:,}{streams}, vocabulary {config['vocab_size']:,}"),
         ("context", f"{config['max_position_embeddings']:,} tokens"),
-        ("experts", f"{experts:,} a layer, top {config['num_experts_per_tok']}{shared}, {width:,} wide"),
+        mlp,
     ]
     if count.by_part[Part.NGRAM]:
         layers = ", ".join(str(layer) for layer in config["ple_layer_ids"])
@@ -106,6 +110,26 @@ def _facts(report: ModelReport) -> list[tuple[str, str]]:
     formats = ", ".join(f"{gib(size)} {code}" for code, size in report.stored.formats.items())
     where = "in the files" if report.stored.is_present else "expected; there are no weight files here"
     lines.append(("weights", f"{gib(report.stored.total_bytes)} {where} ({formats})"))
+    return lines + _stored_lines(report) + _packed_lines(report)
+
+
+def _stored_lines(report: ModelReport) -> list[tuple[str, str]]:
+    """What each part is stored as, where the parts differ."""
+    by_part = report.stored.by_part
+    if len({tuple(formats) for formats in by_part.values()}) < 2:
+        return []
+    words = {part: ", ".join(f"{gib(size)} {code}" for code, size in kinds.items()) for part, kinds in by_part.items()}
+    return [("", f"{part}: {kinds}") for part, kinds in words.items()]
+
+
+def _packed_lines(report: ModelReport) -> list[tuple[str, str]]:
+    """Bits a weight in the files and in memory, for every format that is packed."""
+    packed = packed_formats(report)
+    lines = []
+    for index, each in enumerate(packed):
+        growth = " (grows)" if each.grows else ""
+        bits = f"{each.name} {each.published_bits:.2f} bits a weight, {each.packed_bits:.2f} in memory as {each.code}"
+        lines.append(("packed" if index == 0 else "", bits + growth))
     return lines
 
 

@@ -26,12 +26,14 @@ from strata.models.needs import (
     state_bytes,
 )
 from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
+from strata.quant.growth import Packed, packed_format
 from strata.settings import EngineSettings
-from strata.weights.directory import has_weight_files, read_config
+from strata.weights.directory import read_config
 from strata.weights.fp8 import scale_shape
+from strata.weights.gguf_source import GgufSource
 from strata.weights.names import is_fp8_matrix, is_hash_constant
+from strata.weights.opening import ModelSource, has_weights, open_model
 from strata.weights.quantization import read_weight_block
-from strata.weights.safetensors import SafetensorsSource, open_model
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -43,6 +45,7 @@ class StoredWeights:
     is_present: bool
     total_bytes: int
     formats: dict[str, int]  # storage type -> bytes
+    by_part: dict[str, dict[str, int]]  # part of the model -> storage type -> bytes
     notices: tuple[str, ...]
 
 
@@ -78,17 +81,17 @@ class ModelReport:
 
 
 def make_report(directory: Path, context: int | None, engine: EngineSettings) -> ModelReport:
-    """Read config.json and the headers of a model directory.
+    """Read config.json and the headers of a model directory, or the header of a GGUF file.
 
     context: tokens for which state is counted, None for 8,192 or the model's own if that is less. `engine` says in
     which type the weights are held and whether draft layers are loaded. Raises ModelError for a model that cannot be
     used, WeightFileError if files and config disagree.
     """
     dtype = engine.dtype
-    config = read_config(directory)
+    source = open_model(directory) if has_weights(directory) else None
+    config = source.config if source is not None else read_config(directory)
     family = family_of(config)
     shapes = family.expected_tensors(family.parse_config(config))
-    source = open_model(directory) if has_weight_files(directory) else None
     if source is not None:
         require_fit(source, shapes)
     text = config.get("text_config") or config
@@ -100,7 +103,7 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
     loaded = {name: shape for name, shape in shapes.items() if engine.drafts > 0 or part_of(name) is not Part.MTP}
     held_sizes = {name: math.prod(shape) * element_bytes for name, shape in loaded.items()}
     today = place_in_ram(held_sizes, state.at(tokens), RESIDENT_TABLE_BYTES)
-    has_tokenizer = (directory / "tokenizer.json").is_file()
+    has_tokenizer = _has_tokenizer(source, directory)
     missing = [name for name, held in (("tokenizer", has_tokenizer), ("weights", source)) if not held]
     conditions = f"{dtype} with one conversation of {tokens:,} tokens"
     return ModelReport(
@@ -108,10 +111,10 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         family=family.name,
         config=text,
         layers=_layer_kinds(text),
-        parameters=count_parameters(shapes, text["num_experts_per_tok"]),
+        parameters=count_parameters(shapes, text.get("num_experts_per_tok", 0)),
         stored=_stored_weights(source, shapes, stored_sizes, config),
         has_tokenizer=has_tokenizer,
-        has_template=_has_template(directory),
+        has_template=_has_template(source, directory),
         dtype=dtype,
         context=tokens,
         state_fixed_bytes=state.fixed,
@@ -119,12 +122,12 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         today=today,
         with_card=place_on_card(stored_sizes, state_bytes(config, 2).at(tokens)),
         hardware=hardware,
-        disk_free=disk_free_bytes(directory),
+        disk_free=disk_free_bytes(directory if directory.is_dir() else directory.absolute().parent),
         verdict=decide(today, hardware.memory, conditions, missing),
     )
 
 
-def require_fit(source: SafetensorsSource, shapes: Shapes) -> None:
+def require_fit(source: ModelSource, shapes: Shapes) -> None:
     """Refuse files that lack a tensor which the config asks for, or hold it in another shape."""
     held = source.names()
     missing = [name for name in shapes if name not in held]
@@ -184,7 +187,7 @@ def _layer_kinds(text: Mapping[str, Any]) -> dict[str, int]:
     return {kind: count for kind, count in kinds.items() if count}
 
 
-def _stored_sizes(shapes: Shapes, source: SafetensorsSource | None, config: Mapping[str, Any]) -> dict[str, int]:
+def _stored_sizes(shapes: Shapes, source: ModelSource | None, config: Mapping[str, Any]) -> dict[str, int]:
     """Bytes of every tensor as the files store it; without files, as the config says that they would."""
     if source is not None:
         return {name: source.stored_bytes(name) for name in shapes}
@@ -199,22 +202,34 @@ def _stored_sizes(shapes: Shapes, source: SafetensorsSource | None, config: Mapp
 
 
 def _stored_weights(
-    source: SafetensorsSource | None, shapes: Shapes, sizes: Mapping[str, int], config: Mapping[str, Any]
+    source: ModelSource | None, shapes: Shapes, sizes: Mapping[str, int], config: Mapping[str, Any]
 ) -> StoredWeights:
     formats: dict[str, int] = {}
+    by_part: dict[str, dict[str, int]] = {}
     is_block_fp8 = read_weight_block(config) is not None
     for name, size in sizes.items():
-        code = source.stored_code(name) if source else "F8_E4M3" if is_block_fp8 and is_fp8_matrix(name) else "BF16"
-        formats[code] = formats.get(code, 0) + size
+        code = "F8_E4M3" if is_block_fp8 and is_fp8_matrix(name) else "BF16"
+        held = source.stored_types(name) if isinstance(source, GgufSource) else {}
+        for kind, count in (held or {source.stored_code(name) if source else code: size}).items():
+            for sums in (formats, by_part.setdefault(part_of(name).value, {})):
+                sums[kind] = sums.get(kind, 0) + count
     notices = source.notices if source else ()
-    held = source.names() if source else ()
-    unread = [name for name in held if name not in shapes and not is_hash_constant(name)]
+    names = source.names() if source else ()
+    unread = [name for name in names if name not in shapes and not is_hash_constant(name)]
     if unread:
         notices += (f"{len(unread):,} tensors are not read by this family, for example {unread[0]}",)
-    return StoredWeights(source is not None, sum(sizes.values()), formats, notices)
+    return StoredWeights(source is not None, sum(sizes.values()), formats, by_part, notices)
 
 
-def _has_template(directory: Path) -> bool:
+def _has_tokenizer(source: ModelSource | None, path: Path) -> bool:
+    if isinstance(source, GgufSource):
+        return "tokenizer.ggml.tokens" in source.model.metadata
+    return (path / "tokenizer.json").is_file()
+
+
+def _has_template(source: ModelSource | None, directory: Path) -> bool:
+    if isinstance(source, GgufSource):
+        return "tokenizer.chat_template" in source.model.metadata
     if (directory / "chat_template.jinja").is_file() or (directory / "chat_template.json").is_file():
         return True
     tokenizer_config = directory / "tokenizer_config.json"
@@ -239,6 +254,7 @@ def report_as_json(report: ModelReport) -> dict[str, Any]:
             **{part.name.lower(): size for part, size in count.by_part.items()},
         },
         "stored": vars(report.stored),
+        "packed": [{**vars(each), "grows": each.grows} for each in packed_formats(report)],
         "has_tokenizer": report.has_tokenizer,
         "has_chat_template": report.has_template,
         "dtype": report.dtype,
@@ -258,6 +274,12 @@ def report_as_json(report: ModelReport) -> dict[str, Any]:
         "can_run": report.verdict.can_run,
         "verdict": report.verdict.sentence,
     }
+
+
+def packed_formats(report: ModelReport) -> list[Packed]:
+    """What the stored formats take in memory; formats of plain floats, which stay as they are, are left out."""
+    known = [packed_format(name) for name in report.stored.formats if name not in ("F32", "F16", "BF16")]
+    return [each for each in known if each is not None]
 
 
 def parts_in_order(report: ModelReport) -> list[tuple[Part, int]]:

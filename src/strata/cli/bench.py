@@ -1,0 +1,85 @@
+"""`strata bench`: measurements, each prints one table and writes JSON if asked to.
+
+Knows flags and tables; what is measured and how is in `strata.bench`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from strata.bench.peer import PeerPlan, PeerReport, Speed, compare_with_peer
+from strata.cli.bench_kernels import kernels
+from strata.cli.console import printable
+from strata.errors import SettingsError
+from strata.hardware import read_cpu
+
+app = App(name="bench", help="Measure.")
+app.command(kernels)
+
+
+@app.command
+def peer(
+    model: Path,
+    /,
+    *,
+    cpu: Annotated[bool, Parameter(negative="")] = False,
+    threads: int | None = None,
+    rounds: int = 5,
+    prompt_tokens: int = 256,
+    decode_tokens: int = 32,
+    json: Path | None = None,
+) -> None:
+    """Run one GGUF file in Strata and in llama.cpp, in turns, and compare their speed.
+
+    Parameters
+    ----------
+    model
+        A GGUF file.
+    cpu
+        On the processor: what there is today.
+    threads
+        Threads of both; one for each core that may be used if not given.
+    rounds
+        How often each of the two has its turn.
+    prompt_tokens
+        Tokens of the prompt that is read.
+    decode_tokens
+        Tokens that follow one by one.
+    json
+        Also write everything to this file.
+    """
+    if not cpu:
+        raise SettingsError("strata bench peer compares on the processor today: give --cpu")
+    if rounds < 1 or prompt_tokens < 1 or decode_tokens < 2:
+        raise SettingsError("--rounds and --prompt-tokens must be at least 1, --decode-tokens at least 2")
+    plan = PeerPlan(model, threads or read_cpu().usable_cores, rounds, prompt_tokens, decode_tokens)
+    report = compare_with_peer(plan)
+    _show(report)
+    if json is not None:
+        json.write_text(report.as_json() + "\n", "utf-8")
+
+
+def _show(report: PeerReport) -> None:
+    console = Console(highlight=False)
+    plan = report.plan
+    console.print(Text(f"{printable(plan.file.name)} on {report.cpu}; {plan.rounds} rounds in turns"), soft_wrap=True)
+    table = Table("tokens a second", box=None, padding=(0, 2, 0, 0), header_style="cyan")
+    for name in ("strata", "llama.cpp", "ratio"):
+        table.add_column(name, justify="right")
+    ratios = {"prompt": report.prompt_ratio, "decode": report.decode_ratio}
+    for name, tokens in (("prompt", plan.prompt_tokens), ("decode", plan.decode_tokens)):
+        mine, theirs = report.ours[name], report.theirs[name]
+        table.add_row(f"{name} {tokens}", _cell(mine), _cell(theirs), f"{ratios[name]:.2f}")
+    console.print(table)
+    total = sum(report.decode_parts.values())
+    parts = ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in report.decode_parts.items())
+    console.print(Text(f"our decode: {parts}"), soft_wrap=True)
+    console.print(Text(f"peer {report.peer}; KL of the prompt's last row {report.kl:.1e}"), soft_wrap=True)
+
+
+def _cell(speed: Speed) -> str:
+    return f"{speed.median:,.1f} ({speed.lowest:,.1f} to {speed.highest:,.1f})"
