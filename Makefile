@@ -4,19 +4,26 @@ TORCH  ?= torch==2.13.0
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+CMAKE  ?= cmake
+PEER   ?= llama-cpp-python==0.3.36
 QUESTION ?= What does harbour mean?
 
-.PHONY: help setup demo test lint format oracle card settings clean
+.PHONY: help setup demo demo-smollm test fuzz sanitize lint format interpreter oracle card settings clean
 
 help:
 	@echo "make demo    ask the shipped model a question"
 	@echo "make test    run the tests                     make lint    ruff and mypy"
-	@echo "make oracle  logits against transformers       make card    measure the shipped model"
+	@echo "make sanitize  hammer the native library under thread, address and undefined-behaviour sanitizers"
+	@echo "make fuzz    read 20,000 broken weight files     (SECONDS=600 CASES=1000000 SEED=1 for more)"
+	@echo "make demo-smollm  chat with a published GGUF file (fetches 93 MB)"
+	@echo "make oracle  logits against transformers and llama.cpp (builds it: minutes)"
+	@echo "make card    measure the shipped model"
+	@echo "make interpreter  the GPU kernels on this CPU: tiny shapes, every bit"
 	@echo "make format  format the code                   make clean   remove .venv and the built library"
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml CMakeLists.txt $(wildcard src/strata/native/csrc/*)
+$(STAMP): pyproject.toml CMakeLists.txt $(wildcard src/strata/native/csrc/* src/strata/native/csrc/*/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "strata needs Python 3.11 or newer, found " + sys.version.split()[0] + ": make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TORCH)'
@@ -26,8 +33,24 @@ $(STAMP): pyproject.toml CMakeLists.txt $(wildcard src/strata/native/csrc/*)
 demo: $(STAMP)
 	$(BIN)/strata generate "$(QUESTION)"
 
+# a published GGUF file: SmolLM2-135M-Instruct, fetched into build/ (93 MB)
+demo-smollm: $(STAMP)
+	@PYTHONPATH=src:. $(BIN)/python -m tests.oracle.llama_cpp.smollm >/dev/null
+	$(BIN)/strata chat --model build/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
+
+# The native library alone, without Python; a sanitizer's report fails the target.
+sanitize:
+	@for kind in thread address,undefined; do \
+	    $(CMAKE) -S . -B build/sanitize-$$kind -DSANITIZE=$$kind >/dev/null && \
+	    $(CMAKE) --build build/sanitize-$$kind --parallel 2 >/dev/null && \
+	    echo "sanitizer: $$kind" && tests/native/run_hammer build/sanitize-$$kind/hammer || exit 1; \
+	done
+
+fuzz: $(STAMP)
+	PYTHONPATH=src:. $(BIN)/python -m tests.fuzz --cases $(or $(CASES),20000) --seconds $(or $(SECONDS),120) --seed $(or $(SEED),0)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -38,10 +61,20 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Triton lies in a folder of its own: the one that torch brings is older, and its interpreter rounds fma twice.
+TRITON := build/triton-3.9
+interpreter: $(STAMP)
+	@test -d $(TRITON)/triton || $(BIN)/python -m pip install --quiet --no-deps --target $(TRITON) 'triton==3.9.*'
+	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest -n 2 $(wildcard tests/kernels/test_triton_*.py)
+
 oracle: $(STAMP)
 	$(BIN)/python -m tests.oracle.table
+	@$(BIN)/python -c 'import llama_cpp' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(PEER)'
+	PYTHONPATH=src:. $(BIN)/python -m tests.oracle.llama_cpp
 
+# needs build/corpus: python -m training.prepare
 card: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[training]'
 	$(BIN)/python -m training.card
 
 # docs/settings.md from the code
