@@ -163,8 +163,8 @@ def how_it_was_measured(metrics: Metrics) -> str:
 ### How these were measured
 
 By `training/measure.py`, which `make card` runs, on {measured["date"]}: Strata {measured["strata"]}, torch
-{measured["torch"]}, float32 on a CPU, one thread, from the files in this folder and with nothing of the code that
-trained the model. The figures in full are in `training/card/metrics.json`.
+{measured["torch"]}, float32 on a CPU, decode windows in {measured["cpu_path"]}, one thread, from the files in this
+folder and with nothing of the code that trained the model. The figures in full are in `training/card/metrics.json`.
 
 * **Bits per byte**: {manuals["documents"]} whole documents that are not in the training text, {manuals["bytes"]:,}
   bytes, {manuals["tokens"]:,} tokens; each is read from its beginning behind an end-of-text. Documents over 8,192

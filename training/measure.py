@@ -346,6 +346,7 @@ def measure_all(directory: Path, corpus_folder: Path, text_folder: Path, say: Sa
     """Everything the card shows that can be measured from the shipped folder; one thread."""
     corpus = read_corpus(corpus_folder, text_folder)
     with Engine(directory, threads=1, drafts=DEPTH) as engine:
+        cpu_path = engine.settings.engine.cpu_path
         texts = [engine.detokenize(document) for document in corpus.documents]
         glosses, dictionary = measure_dictionary(engine, corpus.answers, say)
         continuations = {
@@ -357,7 +358,12 @@ def measure_all(directory: Path, corpus_folder: Path, text_folder: Path, say: Sa
     compression = measure_manuals(model, corpus, texts, say)
     return {
         "parameters": count_parameters(directory),
-        "measured": {"date": date.today().isoformat(), "strata": strata.__version__, "torch": torch.__version__},
+        "measured": {
+            "date": date.today().isoformat(),
+            "strata": strata.__version__,
+            "torch": torch.__version__,
+            "cpu_path": cpu_path,
+        },
         "manuals": asdict(compression),
         "glosses": asdict(glosses),
         "dictionary_windows": asdict(dictionary),

@@ -85,6 +85,8 @@ class Engine:
         loaded = self._ready()
         if isinstance(prompt, str):
             return self._start(loaded, loaded.tokenizer.encode(prompt, add_special_tokens=True), options)
+        if isinstance(prompt, bytes | bytearray):  # a sequence of whole numbers, but none of token ids
+            raise RequestError("a prompt is text or token ids, not bytes: decode them first")
         try:
             token_ids = [operator.index(token) for token in prompt]  # whole numbers of any library
         except TypeError as failure:
@@ -126,6 +128,8 @@ class Engine:
     def _start(self, loaded: LoadedModel, token_ids: Sequence[int], options: SamplingOptions | None) -> "Generation":
         if options is None:
             options = default_options(self.settings.generation)
+        if not isinstance(options, SamplingOptions):
+            raise RequestError(f"options is of type {type(options).__name__}; it must be SamplingOptions(...)")
         options = options.seeded()
         ends = frozenset() if options.ignore_eos else loaded.end_of_text_ids
         request = TokenRequest(tuple(token_ids), options, ends | frozenset(options.stop_token_ids))

@@ -235,7 +235,7 @@ def _convert(value: Any, kind: type) -> Any:
         return value if isinstance(value, str) else None
     try:
         converted = kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     lossy = kind is int and isinstance(value, float) and value != converted
     return None if lossy or converted != converted else converted  # NaN is no value
@@ -245,9 +245,11 @@ def _read_file(file: Path | None, environment: Mapping[str, str]) -> dict[str, A
     asked = file or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
     base = environment.get("XDG_CONFIG_HOME") or (environment["HOME"] + "/.config" if "HOME" in environment else "")
     path = asked or (Path(base) / "strata" / "settings.toml" if base else None)
-    if path is None or (asked is None and not path.is_file()):
+    if path is None:
         return {}
     try:
+        if asked is None and not path.is_file():
+            return {}
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as reason:
         raise SettingsError(f"the settings file {path} cannot be read: {reason.strerror}") from reason

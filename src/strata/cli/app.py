@@ -3,13 +3,15 @@
 Knows no command from inside; each is imported when it is called, so that `--help` loads no torch.
 """
 
+import contextlib
 import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from strata import __version__
 from strata.cli.console import write_line
@@ -46,6 +48,12 @@ def run(arguments: Sequence[str]) -> int:
         code = build_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return code if isinstance(code, int) else EXIT_OK
+    except UnusedCliTokensError as mistake:
+        unused = " ".join(mistake.unused_tokens or ())
+        return _report(
+            f"nothing takes {unused!r}: text of several words stands in quotes (`strata --help` shows what there is)",
+            EXIT_USER_MISTAKE,
+        )
     except CycloptsError as mistake:
         return _report(f"{mistake} (`strata --help` shows what there is)", EXIT_USER_MISTAKE)
     except EngineError as failure:
@@ -54,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         return _report(str(mistake), EXIT_USER_MISTAKE)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # rich makes a SystemExit of it
         # Whoever read our output has left; there is nobody to tell. The interpreter must not flush into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
@@ -69,8 +77,18 @@ def run(arguments: Sequence[str]) -> int:
         )
 
 
+def load_command() -> None:
+    """Import the module of the command that is called; what is wrong with it is told when the command runs."""
+    for name in sys.argv[1:2]:
+        if name in COMMANDS:
+            with contextlib.suppress(Exception):
+                import_module(COMMANDS[name][0].partition(":")[0])
+
+
 def main() -> None:
-    """The entry point of `strata` and `python -m strata`."""
+    """Run the process's own command line and end with its exit code."""
+    if sys.stdout is None:
+        sys.exit(_report("standard output is closed: there is nowhere to write to", EXIT_USER_MISTAKE))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has no such letter ends no reply

@@ -43,8 +43,11 @@ def chat(
     system
         A system message that stands before the conversation.
     """
+    if sys.stdin is None:
+        raise RequestError("standard input is closed: a chat reads its lines from there")
     settings = resolve(said(engine, generation))
     options = default_options(settings.generation)
+    system = None if system is None else decode_utf8(os.fsencode(system), "--system")
     with progress_bar() as progress, Engine(model, settings=settings, progress=progress) as opened:
         report_notices(opened.notices)
         if not opened.has_chat_template:
@@ -86,7 +89,7 @@ class Conversation:
                 write_line("\n(Ctrl-C again or /quit leaves)")
                 continue
             interrupted = False
-            if line == "/quit":
+            if line.split()[:1] == ["/quit"]:
                 return EXIT_OK
             if line.startswith("/"):
                 self._command(line)

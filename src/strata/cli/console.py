@@ -45,10 +45,11 @@ def statistics_line(finished: Finished, seed: int | None = None) -> str:
     `seed`: the seed of a reply that was drawn, with which it can be had again.
     """
     usage = finished.usage
-    parts = [
-        f"{usage.prompt_tokens} prompt tokens at {usage.prompt_tokens_per_second:.0f}/s",
-        f"{usage.completion_tokens} tokens at {usage.tokens_per_second:.1f}/s",
-    ]
+    parts = [f"{usage.prompt_tokens} prompt tokens at {usage.prompt_tokens_per_second:.0f}/s"]
+    if usage.completion_tokens == 1:
+        parts.append("1 token")  # which came with reading the prompt
+    else:
+        parts.append(f"{usage.completion_tokens} tokens at {usage.tokens_per_second:.1f}/s")
     if usage.drafted_tokens:
         parts.append(f"{usage.accepted_drafts} of {usage.drafted_tokens} drafts accepted")
     if seed is not None:

@@ -3,18 +3,39 @@
 Knows the settings' names, types and help; knows no command.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, field, make_dataclass
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from strata.settings import EngineSettings, GenerationSettings, describe
+
+
+def as_written(kind: Any, tokens: Sequence[Token]) -> str:
+    """A flag's text: `settings` makes a value of it, so that a flag takes what the environment and a file take."""
+    return tokens[-1].value
+
+
+def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
+    """A flag's text as an int; the parser by itself would round `1.5`."""
+    try:
+        return int(tokens[-1].value)
+    except ValueError:
+        raise ValueError(f"{tokens[-1].value!r} is no whole number") from None
+
+
+WholeNumber = Annotated[int, Parameter(converter=whole_number)]
 
 
 def _flags(section: type) -> Any:
     """A frozen dataclass with one optional flag for each setting of a section; None means "not said"."""
     members = [
-        (name, Annotated[kind | None, Parameter(help=_help(limits.help, limits.choices))], field(default=None))
+        (
+            name,
+            Annotated[kind | None, Parameter(help=_help(limits.help, limits.choices), converter=as_written)],
+            field(default=None),
+        )
         for name, (kind, limits) in describe(section).items()
     ]
     made = make_dataclass(section.__name__.replace("Settings", "Flags"), members, frozen=True)

@@ -52,7 +52,9 @@ def generate(
         No line of statistics.
     """
     settings = resolve(said(engine, generation))
-    options = default_options(settings.generation, stop=tuple(stop or ()))
+    stops = tuple(_argument(text, "--stop") for text in stop or ())
+    options = default_options(settings.generation, stop=stops)
+    system = None if system is None else _argument(system, "--system")
     text = _read_prompt(prompt, raw=raw)
     with progress_bar() as progress, Engine(model, settings=settings, progress=progress) as opened:
         report_notices(opened.notices)
@@ -65,10 +67,15 @@ def generate(
     return EXIT_INTERRUPTED if finished.reason is FinishReason.CANCELLED else EXIT_OK
 
 
+def _argument(text: str, what: str) -> str:
+    """A text from the command line, where the shell may hand over any bytes."""
+    return decode_utf8(os.fsencode(text), what)
+
+
 def _read_prompt(prompt: str, *, raw: bool) -> str:
     """The prompt's text; the line feed that ends what a shell pipes in is no part of a message."""
     if prompt != "-":
-        text = decode_utf8(os.fsencode(prompt), "the prompt")  # the shell may hand over any bytes
+        text = _argument(prompt, "the prompt")
     elif sys.stdin is None:
         raise RequestError("standard input is closed: give the prompt as an argument")
     else:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from strata import models_shipped
 from strata.cli.console import printable
+from strata.cli.flags import WholeNumber
 from strata.cli.model_report import ModelReport, gib, make_report, packed_formats, parts_in_order, report_as_json
 from strata.errors import ModelError
 from strata.models.needs import Part, Placement
@@ -25,7 +26,7 @@ def inspect(
     path: Path | None = None,
     /,
     *,
-    context: int | None = None,
+    context: WholeNumber | None = None,
     dtype: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:

@@ -17,8 +17,10 @@ from tokenizers import Tokenizer
 
 from strata import models_shipped
 from strata.cli.console import printable, progress_bar
+from strata.cli.flags import WholeNumber
 from strata.cli.model_report import gib
 from strata.errors import ConfigError, SettingsError, TextError
+from strata.models.config_fields import MOST_LAYERS
 from strata.models.families import Family, family_of
 from strata.models.qwen4_exp_config import Qwen4ExpConfig
 from strata.weights import presets
@@ -37,13 +39,13 @@ def synth(
     *,
     like: Path | None = None,
     preset: Literal["tiny", "published"] = "tiny",
-    layers: int | None = None,
+    layers: WholeNumber | None = None,
     fields: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     dtype: Literal["bf16", "fp8"] = "bf16",
-    fp8_block: int = 128,
+    fp8_block: WholeNumber = 128,
     experts: Literal["packed", "separate"] | None = None,
-    shard_mib: int = 4096,
-    seed: int = 0,
+    shard_mib: WholeNumber = 4096,
+    seed: WholeNumber = 0,
     config_only: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Write a model of random weights. The same arguments give the same bytes on every machine.
@@ -81,8 +83,7 @@ def synth(
         out, family = Path(family), None
     if out is None or (family is None) == (like is None):
         raise SettingsError("give a family or --like, and a directory to make: strata synth qwen4_exp OUT")
-    if shard_mib < 1 or fp8_block < 1 or (layers is not None and layers < 1):
-        raise SettingsError("--shard-mib, --fp8-block and --layers must be at least 1")
+    _check_sizes(layers, fp8_block, shard_mib)
     config = _like_config(like) if like else presets.preset_config(family or "", preset)
     if layers is not None:
         presets.set_layers(config, layers)
@@ -97,6 +98,13 @@ def synth(
         style = replace(style, experts_are_packed=experts == "packed")
     text_source = like if like and like.is_dir() else models_shipped.default_path()
     _write(out, config, found, style, text_source, shard_mib << 20, config_only=config_only)
+
+
+def _check_sizes(layers: int | None, fp8_block: int, shard_mib: int) -> None:
+    limits = (("layers", layers, MOST_LAYERS), ("fp8-block", fp8_block, 4096), ("shard-mib", shard_mib, 1 << 20))
+    for flag, value, most in limits:
+        if value is not None and not 1 <= value <= most:
+            raise SettingsError(f"--{flag} is {value}; a whole number from 1 to {most} works")
 
 
 def _write(

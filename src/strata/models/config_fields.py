@@ -10,6 +10,7 @@ from typing import Any
 from strata.errors import ConfigError
 
 _ANYTHING = object()
+MOST_LAYERS = 10_000  # a number beyond all models is a damaged file, and a list of so many layers takes all memory
 
 # Fields that config.json may hold and that do not change a logit: training, bookkeeping, generation defaults.
 # fmt: off
@@ -60,13 +61,15 @@ class ConfigFields:
             raise ConfigError(f"{self._where} has no field {name}; this model family needs it")
         return default
 
-    def integer(self, name: str, default: Any = _ANYTHING, minimum: int = 1) -> int:
-        """A whole number >= minimum."""
+    def integer(self, name: str, default: Any = _ANYTHING, minimum: int = 1, maximum: int | None = None) -> int:
+        """A whole number >= minimum, and <= maximum if there is one."""
         value = self.raw(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.refusal(name, value, f"a whole number >= {minimum} works")
         if value < minimum:
             raise self.refusal(name, value, f"it must be >= {minimum}")
+        if maximum is not None and value > maximum:
+            raise self.refusal(name, value, f"it must be <= {maximum}")
         return value
 
     def number(self, name: str, default: Any = _ANYTHING) -> float:
@@ -174,7 +177,7 @@ def read_rotary(fields: ConfigFields, head_dim: int, default_factor: float) -> R
     theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
     factor = rope.number("partial_rotary_factor", fields.number("partial_rotary_factor", default_factor))
     rope.refuse_unknown()
-    rotary_dim = int(head_dim * factor)
+    rotary_dim = int(head_dim * min(factor, 1.0))
     if factor > 1.0 or rotary_dim < 2 or rotary_dim % 2 != 0:
         raise rope.refusal(
             "partial_rotary_factor", factor, f"head_dim = {head_dim} times it must be an even number from 2 to head_dim"

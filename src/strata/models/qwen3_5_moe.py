@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from strata.models import decoder_weights
-from strata.models.config_fields import read_layer_types, text_fields
+from strata.models.config_fields import MOST_LAYERS, read_layer_types, text_fields
 from strata.models.decoder import Decoder
 from strata.models.decoder_config import DecoderConfig, read_decoder_config, read_delta_net, read_mlp
 from strata.models.decoder_weights import SeparateProjections
@@ -22,7 +22,7 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """config.json, with `text_config` inside or text-only, as a checked config. Raises ConfigError naming the field."""
     fields = text_fields(values, "qwen3_5_moe")
     fields.only("model_type", MODEL_TYPES, "qwen3_5_moe_text")
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.integer("num_hidden_layers", maximum=MOST_LAYERS)
     fields.only("attn_output_gate", (True,), True)
     fields.only("norm_topk_prob", (True,), True)
     fields.only("mlp_only_layers", ([],), [])

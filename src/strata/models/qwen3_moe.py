@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from strata.models import decoder_weights
+from strata.models.config_fields import MOST_LAYERS
 from strata.models.decoder import Decoder
 from strata.models.decoder_config import DecoderConfig, read_decoder_config, read_mlp, require_model_type
 from strata.models.decoder_weights import SeparateProjections
@@ -20,7 +21,7 @@ MODEL_TYPES = ("qwen3_moe",)
 def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """config.json as a checked config. Raises ConfigError that names the field."""
     fields = require_model_type(values, *MODEL_TYPES)
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.integer("num_hidden_layers", maximum=MOST_LAYERS)
     fields.only("use_sliding_window", (False,), False)
     fields.ignore("sliding_window")
     fields.only("partial_rotary_factor", (1.0,), 1.0)

@@ -10,7 +10,7 @@ import torch
 
 from strata.models import decoder_weights
 from strata.models.blocks.gated_delta_net import DeltaNetShape
-from strata.models.config_fields import read_layer_types
+from strata.models.config_fields import MOST_LAYERS, read_layer_types
 from strata.models.decoder import Decoder
 from strata.models.decoder_config import (
     DecoderConfig,
@@ -28,7 +28,7 @@ MODEL_TYPES = ("qwen3_next",)
 def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
     """config.json as a checked config. Raises ConfigError that names the field."""
     fields = require_model_type(values, *MODEL_TYPES)
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.integer("num_hidden_layers", maximum=MOST_LAYERS)
     fields.only("use_sliding_window", (False,), False)
     fields.ignore("sliding_window")
     return read_decoder_config(

@@ -13,6 +13,7 @@ from strata.models.blocks.indexed_attention import IndexerShape
 from strata.models.blocks.moe import MoeShape
 from strata.models.blocks.ngram_embedding import NgramShape
 from strata.models.config_fields import (
+    MOST_LAYERS,
     ConfigFields,
     RotaryFields,
     read_end_of_text_ids,
@@ -66,7 +67,9 @@ def parse_config(values: Mapping[str, Any]) -> Qwen4ExpConfig:
     fields.only("hidden_act", ("silu",), "silu")
     fields.only("attention_bias", (False,), False)
     fields.only("mtp_use_dedicated_embeddings", (False,), False)
-    layer_is_attention = read_layer_types(fields, fields.integer("num_hidden_layers"), FULL_ATTENTION_NAMES)
+    layer_is_attention = read_layer_types(
+        fields, fields.integer("num_hidden_layers", maximum=MOST_LAYERS), FULL_ATTENTION_NAMES
+    )
     attention = read_attention(fields, True)
     rotary = read_rotary(fields, attention.head_dim, 1.0)
     gate_activation = fields.only("output_gate_type", ("silu", "sigmoid"), "silu")
@@ -126,7 +129,7 @@ def _read_ngrams(fields: ConfigFields, layer_is_attention: tuple[bool, ...]) -> 
         ngram_size=fields.integer("ngram_size", 3, minimum=2),
         heads_per_ngram=fields.integer("heads_per_ngram", 8),
         embed_dim=fields.integer("ple_embed_dim", fields.integer("hidden_size")),
-        table_size_base=fields.integer("ngram_vocab_size_base", 20_000_000, minimum=2),
+        table_size_base=fields.integer("ngram_vocab_size_base", 20_000_000, minimum=2, maximum=1 << 40),
         table_size_multiple=fields.integer("make_ngram_vocab_size_divisible_by", 128),
         seed=fields.integer("seed", 1234, minimum=0),
         end_of_text_id=0,

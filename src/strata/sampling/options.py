@@ -4,10 +4,10 @@ Knows ranges and what each option means; computes nothing.
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from strata.errors import RequestError
 
@@ -56,10 +56,12 @@ class SamplingOptions:
     """How many of the likeliest tokens to report with each token's log-probability. None: no log-probabilities."""
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        object.__setattr__(self, "stop", _made("stop", stop, tuple, "a string or a sequence of strings"))
+        ids = _made("stop_token_ids", self.stop_token_ids, tuple, "a sequence of token ids")
+        object.__setattr__(self, "stop_token_ids", ids)
+        bias = _made("logit_bias", self.logit_bias, dict, "a map from token ids to numbers")
+        object.__setattr__(self, "logit_bias", bias)
         self._check_numbers()
         self._check_counts()
         self._check_stops_and_bias()
@@ -120,9 +122,16 @@ class SamplingOptions:
             _check_range(f"logit_bias of token {token_id}", bias, -100, 100)
 
 
+def _made(name: str, value: Any, kind: type, works: str) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise RequestError(f"{name} is {value!r}; it must be {works}") from None
+
+
 def _check_range(name: str, value: float, low: float, high: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:
+    if not is_number or not low <= value <= high:  # which no NaN is
         raise RequestError(f"{name} is {value!r}; it must be a number from {low} to {high}")
 
 

@@ -51,7 +51,7 @@ class TokenDecoder:
         return self._known_bytes[token_id]
 
     def _find_bytes(self, token_id: int) -> bytes | None:
-        text = self._tokenizer.id_to_token(token_id)
+        text = self._tokenizer.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None  # all that the library takes
         if text is None:
             return b""
         if self.byte_level:
