@@ -83,9 +83,15 @@ def test_token_ids_may_be_of_any_integer_type_and_nothing_else(engine: strata.En
     ids: Any = torch.tensor(engine.tokenize("The port of"))
     assert engine.generate(ids, options()).text() == engine.generate("The port of", options()).text()
     wrong: Any
-    for wrong in ([1.5], ["a"], [None], 7):
+    for wrong in ([1.5], ["a"], [None], 7, b"bytes"):
         with pytest.raises(RequestError, match="token ids"):
             engine.generate(wrong)
+
+
+def test_options_of_another_type_are_refused(engine: strata.Engine) -> None:
+    wrong: Any = {"max_tokens": 3}
+    with pytest.raises(RequestError, match="of type dict; it must be SamplingOptions"):
+        engine.generate("A", wrong)
 
 
 def test_logprobs_come_when_they_are_asked_for(engine: strata.Engine) -> None:

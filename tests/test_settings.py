@@ -46,6 +46,7 @@ def test_users_own_file_is_read_and_the_named_one_wins(tmp_path: Path) -> None:
         ({"top_p": 0.0}, {}, ["top_p", "above 0", "at most 1"]),
         ({"temperature": float("nan")}, {}, ["temperature", "nan"]),
         ({"threads": 1.5}, {}, ["threads", "1.5"]),
+        ({"threads": float("inf")}, {}, ["threads", "inf"]),
         ({"thread": 2}, {}, ["thread", "did you mean threads"]),
     ],
 )
@@ -72,6 +73,15 @@ def test_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: list[st
         resolve(environment={}, file=file)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_own_file_in_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(SettingsError, match=r"settings\.toml cannot be read: Permission denied"):
+        resolve(environment={"XDG_CONFIG_HOME": str(tmp_path)})
 
 
 def test_missing_named_file_is_an_error(tmp_path: Path) -> None:

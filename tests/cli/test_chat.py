@@ -1,5 +1,6 @@
 """`strata chat`: turns build on each other, commands, a reply cut short, and the two ways out."""
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_reset_forgets_and_system_begins_anew(engine: strata.Engine) -> None:
 
 def test_quit_and_end_of_input_leave_with_0(engine: strata.Engine) -> None:
     assert converse(engine, "/quit", "never read")[0] == 0
+    assert converse(engine, "/quit now", KeyboardInterrupt, KeyboardInterrupt)[0] == 0
     assert converse(engine)[0] == 0
 
 
@@ -115,6 +117,21 @@ def test_reply_that_was_cut_short_stays_in_the_conversation(
     _, conversation = converse(engine, "Hello", max_tokens=3000)
     assert "ended by cancelled" in capsys.readouterr().err
     assert [turn.role for turn in conversation.turns] == ["user", "assistant"]
+
+
+def test_piped_lines_get_replies_and_no_prompt_on_stdout(
+    tiny_model: Path, engine: strata.Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
+    assert run(["chat", "--model", str(tiny_model), "--max-tokens", "6"]) == 0
+    reply = engine.chat([Message("user", "Hello")], SamplingOptions(max_tokens=6)).text()
+    assert capsys.readouterr().out.rstrip("\n") == reply.rstrip("\n")
+
+
+def test_closed_stdin_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert run(["chat"]) == 2
+    assert "standard input is closed" in capsys.readouterr().err
 
 
 def test_model_without_a_template_is_refused(broken_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

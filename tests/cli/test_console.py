@@ -51,3 +51,5 @@ def test_statistics_name_what_there_is() -> None:
     assert line == "100 prompt tokens at 50/s, 11 tokens at 2.5/s, 6 of 12 drafts accepted"
     line = statistics_line(Finished(FinishReason.LENGTH, usage), seed=7)
     assert line.endswith("seed 7, ended by length")
+    one = Usage(9, 1, 0, 0, 0, read_seconds=1.0, decode_seconds=0.0)
+    assert statistics_line(Finished(FinishReason.STOP, one)) == "9 prompt tokens at 9/s, 1 token"

@@ -129,6 +129,36 @@ def test_reader_that_leaves_ends_the_command_quietly(model: list[str]) -> None:
     assert "Traceback" not in errors
 
 
+def test_reader_of_a_table_that_leaves_is_no_failure(model: list[str]) -> None:
+    process = start("inspect", model[1])
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 0
+
+
+def test_closed_stdout_is_refused() -> None:
+    command = f"'{sys.executable}' -m strata generate hi >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, cwd=ROOT / "src")
+    assert (done.returncode, done.stderr) == (2, "error: standard output is closed: there is nowhere to write to\n")
+
+
+def test_ctrl_c_while_the_model_loads_is_130(model: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("strata.cli.generate.Engine", interrupt)
+    assert run(["generate", QUESTION, *model]) == 130
+
+
+def test_ctrl_c_while_modules_load_ends_the_process_without_a_word(tmp_path: Path) -> None:
+    swallows = "import signal\ntry:\n    signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt:\n    pass\n"
+    (tmp_path / "cyclopts.py").write_text(swallows)
+    environment = dict(os.environ, PYTHONPATH=f"{tmp_path}:{ROOT / 'src'}")
+    command = [sys.executable, "-m", "strata", "generate", QUESTION]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_full_disk_is_an_error_and_a_closed_stderr_is_none(model: list[str]) -> None:
     command = [sys.executable, "-m", "strata", "generate", QUESTION, *model, "--max-tokens", "3"]
     with open("/dev/full", "w") as full:

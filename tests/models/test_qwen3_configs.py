@@ -47,6 +47,7 @@ def test_missing_model_type_is_refused() -> None:
         ("hidden_size", 0),
         ("hidden_size", "wide"),
         ("num_hidden_layers", True),
+        ("num_hidden_layers", 10**12),
         ("rms_norm_eps", -1e-6),
         ("tie_word_embeddings", 1),
         ("num_key_value_heads", 7),
@@ -54,13 +55,14 @@ def test_missing_model_type_is_refused() -> None:
         ("eos_token_id", "end"),
         ("eos_token_id", 100_000),
         ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}),
+        ("rope_parameters", {"rope_theta": 1e4, "partial_rotary_factor": 1e308}),
         ("some_new_trick", 3),
     ],
 )
 def test_unsupported_value_is_refused_by_name(family: str, field: str, value: Any) -> None:
     config = text_config(family, num_attention_heads=4, num_key_value_heads=2)
-    named = {"num_key_value_heads": "num_attention_heads", "rope_parameters": "rope_type"}.get(field, field)
-    with pytest.raises(ConfigError, match=named):
+    named = {"num_key_value_heads": "num_attention_heads", "rope_parameters": "rope_type|partial_rotary_factor"}
+    with pytest.raises(ConfigError, match=named.get(field, field)):
         parse(config | {field: value})
 
 

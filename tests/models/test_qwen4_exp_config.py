@@ -82,6 +82,8 @@ ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
         ({"linear_num_value_heads": 3}, "linear_num_value_heads = 3"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok = 9"),
         ({"hc_count": 1}, "hc_count = 1"),
+        ({"num_hidden_layers": 10**12, "layer_types": None}, "num_hidden_layers = 1000000000000"),
+        ({"ngram_vocab_size_base": 10**30}, "ngram_vocab_size_base = 1000"),
         ({"hc_lowrank": 0}, "hc_lowrank = 0"),
         ({"indexer_budget": None}, "no field indexer_budget"),
         ({"indexer_budget": 26}, "indexer_budget = 26"),

@@ -92,7 +92,7 @@ def test_special_tokens_are_hidden_or_shown() -> None:
 
 def test_ids_without_a_token_are_no_text() -> None:
     for tokenizer in (BYTE_LEVEL, METASPACE):
-        assert tokenizer.decode([tokenizer.vocabulary_size + 7]) == ""
+        assert tokenizer.decode([tokenizer.vocabulary_size + 7, -1, 1 << 40]) == ""
 
 
 def test_token_bytes_of_a_text_join_to_its_bytes() -> None:

@@ -2,11 +2,12 @@
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
@@ -44,11 +45,18 @@ def chat() -> Tokenizer:
     return Tokenizer(byte_level(), {"eos_token": "<|im_end|>"}, chat_template=CHATML)
 
 
+def is_changed_by_normalizing(text: str) -> bool:
+    """Whether a literal comes or goes with NFKC, behind which the library alone looks for it: `<tool＞`."""
+    normal = unicodedata.normalize("NFKC", text)
+    return any(normal.count(literal) != text.count(literal) for literal in [*LITERALS, "</s>", "<tool>"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100, deadline=None)
 @given(TEXT)
+@example("<tool＞")
 def test_with_control_tokens_ids_equal_the_librarys(kind: str, text: str) -> None:
-    text = text.replace("＜", "")  # which the library alone turns into a control token, after its normalizer
+    assume(not is_changed_by_normalizing(text))
     assert OURS[kind].encode(text, control_tokens=True) == LIBRARY[kind].encode(text, add_special_tokens=False).ids
 
 
@@ -62,7 +70,7 @@ def test_text_never_becomes_a_control_token(kind: str, text: str) -> None:
     control = {token.token_id for token in ours.added_tokens if token.control} - {ours.token_id("<unk>")}
     ids = ours.encode(text)
     assert not control & set(ids)
-    if not any(token.literal in text for token in ours.added_tokens) and "＜" not in text:
+    if not any(token.literal in text for token in ours.added_tokens) and not is_changed_by_normalizing(text):
         assert ids == LIBRARY[kind].encode(text, add_special_tokens=False).ids
 
 

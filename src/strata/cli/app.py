@@ -36,6 +36,7 @@ def build_app() -> App:
         help="Run a Mixture-of-Experts language model that is larger than the graphics card.",
         version=__version__,
         help_epilogue="Without --model, commands use the small model that ships with strata.",
+        suppress_keyboard_interrupt=False,
     )
     for name, (target, help_line) in COMMANDS.items():
         app.command(target, name=name, help=help_line)

@@ -56,7 +56,7 @@ def chat(
                 "`strata generate` continues a text"
             )
         _enable_line_editing()
-        return Conversation(opened, options, system).run(input)
+        return Conversation(opened, options, system).run(_read_line)
 
 
 @dataclass
@@ -123,6 +123,17 @@ class Conversation:
             write_line(f"error: {finished.error}")
         elif text:
             self.turns += [question, Message("assistant", text)]
+
+
+def _read_line(prompt: str) -> str:
+    """The next line of stdin. The prompt is for who types, and no part of what a pipe gets from stdout."""
+    if not sys.stdin.isatty():
+        return input()
+    if sys.stdout.isatty():
+        return input(prompt)  # line editing must know it
+    if sys.stderr is not None:
+        print(prompt, end="", file=sys.stderr, flush=True)
+    return input()
 
 
 def _enable_line_editing() -> None:
