@@ -155,7 +155,14 @@ def test_ctrl_c_while_modules_load_ends_the_process_without_a_word(tmp_path: Pat
     (tmp_path / "cyclopts.py").write_text(swallows)
     environment = dict(os.environ, PYTHONPATH=f"{tmp_path}:{ROOT / 'src'}")
     command = [sys.executable, "-m", "strata", "generate", QUESTION]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+    done = subprocess.run(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
+    )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
