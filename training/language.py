@@ -112,7 +112,7 @@ class PocketModel(nn.Module):
         drop = batch.drop.repeat_interleave(length).unsqueeze(1)
         return Rows(length, position, starts.int(), angles.cos(), angles.sin(), drop, sparse, targets)
 
-    def _start_streams(self, tokens: Tensor, drop: Tensor) -> Tensor:
+    def _start_streams(self, tokens: Tensor) -> Tensor:
         embedded = F.embedding(tokens, self.model.embed_tokens.weight)
         return embedded.unsqueeze(1).repeat(1, self.shape.num_streams, 1)
 
@@ -121,7 +121,7 @@ class PocketModel(nn.Module):
 
     def trunk(self, tokens: Tensor, rows: Rows, extras: Extras) -> Tensor:
         """tokens [rows] -> streams before the final mixer [rows, streams, hidden]."""
-        streams = self.start_streams(tokens, rows.drop)
+        streams = self.start_streams(tokens)
         ngram_ids = self.hash.ids(tokens.view(-1, rows.length)).flatten(0, 1)
         for index, layer in enumerate(self.model.layers):
             streams = layer(streams, rows, extras, ngram_ids if index == self.shape.ngram_layer else None)

@@ -98,8 +98,8 @@ class Trainer:
 
     def step(self, stage: Stage) -> Losses:
         masters = self.quantize() if stage.quantized else {}
-        drafts = 0 if stage.indexer_only else (3 if self.step_count % 2 else 1)
-        losses = self.model(self.batch(stage), stage.sparse, self.targets(stage), drafts or 1, stage.indexer_only)
+        drafts = 3 if self.step_count % 2 and not stage.indexer_only else 1
+        losses = self.model(self.batch(stage), stage.sparse, self.targets(stage), drafts, stage.indexer_only)
         losses.total.backward()
         for parameter, master in masters.items():
             parameter.data.copy_(master)

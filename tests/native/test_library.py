@@ -1,6 +1,7 @@
 """The native library loads, fits and names what this CPU has; without it one sentence says what to do."""
 
 import ctypes
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def features_or_refusal() -> set[str]:
     with pytest.raises(EngineError, match="is missing"):
         library.cpu_features()
     return set()
+
+
+def test_where_there_is_a_compiler_the_library_was_built() -> None:
+    """The build falls back to no library in silence, and the library's own tests are skipped then: this one is not."""
+    has_compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+    assert library.is_available() or not has_compiler
 
 
 def test_features_are_those_that_the_system_lists() -> None:

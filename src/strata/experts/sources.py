@@ -24,6 +24,7 @@ from strata.weights.header import FP8
 from strata.weights.opening import ModelSource
 from strata.weights.quantizing import QuantizingSource
 from strata.weights.safetensors import SafetensorsSource
+from strata.weights.source import WeightSource
 
 _GATE_UP, _DOWN = "experts.gate_up_proj", "experts.down_proj"
 
@@ -73,18 +74,26 @@ def expert_layers(names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted((name.removesuffix(_DOWN) for name in names if name.endswith(_DOWN)), key=place))
 
 
-class GgufExperts:
-    """Experts of a GGUF file: every published format in its storage code, the same values."""
+class _NamedExperts:
+    """What a weight source's names and shapes tell of its experts, however they are stored."""
 
-    def __init__(self, source: GgufSource) -> None:
-        self._source = source
-        self._layouts: dict[str, BlobLayout] = {}
+    _source: WeightSource
 
     def layers(self) -> tuple[str, ...]:
         return expert_layers(self._source.names())
 
     def count(self, layer: str) -> int:
         return self._source.shape(layer + _DOWN)[0]
+
+
+class GgufExperts(_NamedExperts):
+    """Experts of a GGUF file: every published format in its storage code, the same values."""
+
+    _source: GgufSource
+
+    def __init__(self, source: GgufSource) -> None:
+        self._source = source
+        self._layouts: dict[str, BlobLayout] = {}
 
     def layout(self, layer: str) -> BlobLayout:
         if layer not in self._layouts:
@@ -146,18 +155,14 @@ def advise(view: np.ndarray, option: int) -> None:
         base.madvise(option, first, size)
 
 
-class StoredExperts:
+class StoredExperts(_NamedExperts):
     """Experts of published safetensors as they are stored: bf16 stays bf16, FP8 stays beside its scales."""
+
+    _source: SafetensorsSource
 
     def __init__(self, source: SafetensorsSource) -> None:
         self._source = source
         self._layouts: dict[str, BlobLayout] = {}
-
-    def layers(self) -> tuple[str, ...]:
-        return expert_layers(self._source.names())
-
-    def count(self, layer: str) -> int:
-        return self._source.shape(layer + _DOWN)[0]
 
     def layout(self, layer: str) -> BlobLayout:
         if layer not in self._layouts:
