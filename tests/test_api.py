@@ -12,8 +12,8 @@ import strata
 from strata.api import Generation, default_options
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
 from strata.errors import EngineError, ModelError, RequestError, SettingsError
+from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
-from strata.sampling.sampler import Draw
 from strata.settings import EngineSettings, GenerationSettings, Settings
 from strata.text.tokenizer import load_tokenizer
 from strata.types import Finished, FinishReason, Message, TextPiece, Usage

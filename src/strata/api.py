@@ -15,8 +15,8 @@ from strata.build import LoadedModel, load_model
 from strata.engine.control import RunControl
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
 from strata.errors import EngineError, RequestError
+from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
-from strata.sampling.sampler import Draw
 from strata.settings import GenerationSettings, Settings, resolve
 from strata.text.stop_strings import StopMatcher
 from strata.text.tokenizer import Tokenizer

@@ -48,6 +48,8 @@ class Usage:
     accepted_drafts: int
     read_seconds: float  # reading the prompt, up to the first token
     decode_seconds: float  # from the first token to the last
+    cached_tokens: int = 0  # of the prompt's, those that a kept conversation had already: they were not read
+    waiting_seconds: float = 0.0  # for a slot
 
     @property
     def tokens_per_second(self) -> float:
@@ -57,8 +59,8 @@ class Usage:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        """Prompt tokens read a second."""
-        return self.prompt_tokens / self.read_seconds if self.read_seconds > 0 else 0.0
+        """Prompt tokens read a second; those of a kept conversation were not."""
+        return (self.prompt_tokens - self.cached_tokens) / self.read_seconds if self.read_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from strata.engine.slot import Slot, open_slot
 from strata.engine.window import WindowOutcome, close_reading, run_window
 from strata.errors import EngineError, RequestError
 from strata.models.base import LanguageModel
-from strata.sampling.sampler import Draw, Sampler
+from strata.sampling.draw import Draw
+from strata.sampling.sampler import Sampler
 from strata.settings import EngineSettings
 from strata.types import FinishReason, Usage
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from strata.sampling.draw import Draw
+from strata.sampling.grammar_spec import GrammarSpec
 from strata.sampling.options import SamplingOptions
-from strata.sampling.sampler import Draw
 from strata.types import FinishReason, Usage
 
 
@@ -14,6 +15,9 @@ class TokenRequest:
     prompt: tuple[int, ...]
     options: SamplingOptions
     stop_token_ids: frozenset[int] = frozenset()  # any of them ends the reply and is its last token
+    choice: int = 0  # numbers the replies of a request that asks for several of one prompt
+    grammar: GrammarSpec | None = None  # what the reply must be
+    prompt_logprobs: int | None = None  # likeliest tokens to report with every token of the prompt; None: nothing
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import torch
 
 from strata.engine.slot import Slot
 from strata.models.base import Output
-from strata.sampling.sampler import Draw, Sampler
+from strata.sampling.draw import Draw
+from strata.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,10 @@ Knows logits and ids; not how a token was chosen.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """A token and the natural logarithm of its probability."""
-
-    token_id: int
-    logprob: float
+from strata.sampling.draw import TokenLogprob
 
 
 def token_logprob(logits: torch.Tensor, token_id: int, top: int) -> tuple[float, tuple[TokenLogprob, ...]]:

@@ -6,24 +6,15 @@ at each position as if there were none, and the reply is the same with and witho
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from strata.errors import EngineError
-from strata.sampling.logprobs import TokenLogprob, token_logprob
+from strata.sampling.draw import Draw
+from strata.sampling.logprobs import token_logprob
 from strata.sampling.options import SamplingOptions
 from strata.sampling.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel
 from strata.sampling.transforms import History, adjust, transform
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A chosen token."""
-
-    token_id: int
-    logprob: float | None = None  # of the model's own distribution; None if not asked for
-    top_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Sampler:

@@ -16,8 +16,8 @@ from strata.engine.control import RunControl
 from strata.engine.engine import TokenEngine
 from strata.engine.request import TokenRequest, TokensDrawn
 from strata.models.base import LogitRows, Segment
+from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
-from strata.sampling.sampler import Draw
 from strata.text.tokenizer import Tokenizer
 from tests.oracle.llama_cpp.prompts import PROMPTS, Prompt
 
