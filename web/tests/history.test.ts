@@ -1,0 +1,40 @@
+import { expect, test } from "vitest";
+import type { Statistics, StatusEvent } from "../src/lib/status";
+import { emptyHistory, KEPT_SAMPLES, withEvent } from "../src/monitor/history";
+
+function event(seconds: number, change: Partial<Statistics> = {}): StatusEvent {
+  const statistics: Statistics = {
+    seconds, busy_seconds: seconds / 2, prompt_tokens: 0, cached_tokens: 0, reply_tokens: 10 * seconds, windows: 0,
+    drafted_tokens: 0, accepted_drafts: 0, waiting: 0, slots: [], experts: {}, memory: {}, ...change,
+  };
+  return { state: "ready", detail: "", statistics, machine: null };
+}
+
+test("rates are differences of counters over the engine's own time", () => {
+  let history = withEvent(emptyHistory, event(1));
+  history = withEvent(history, event(3, { experts: { vram: 30, cpu: 10 }, drafted_tokens: 4, accepted_drafts: 3 }));
+  expect(history.samples).toHaveLength(1);
+  expect(history.samples[0]).toMatchObject({
+    replyRate: 10, busy: 0.5, tiers: { vram: 15, pcie: 0, cpu: 5 }, hitRate: 0.75, acceptance: 0.75,
+  });
+});
+
+test("an engine that started again gives no negative rates", () => {
+  let history = withEvent(emptyHistory, event(100));
+  history = withEvent(history, event(1));
+  history = withEvent(history, event(2));
+  expect(history.samples.map((sample) => sample.replyRate)).toEqual([10]);
+});
+
+test("the gap is that of running streams, and old samples go", () => {
+  const slot = {
+    slot: 0, request_id: 1, prompt_tokens: 0, read_tokens: 0, reply_tokens: 0, kept_tokens: 0, longest_gap_ms: 70,
+  };
+  let history = emptyHistory;
+  for (let second = 1; second <= KEPT_SAMPLES + 5; second += 1) {
+    const slots = [{ ...slot, phase: "decoding" as const }, { ...slot, phase: "idle" as const, longest_gap_ms: 900 }];
+    history = withEvent(history, event(second, { slots }));
+  }
+  expect(history.samples).toHaveLength(KEPT_SAMPLES);
+  expect(history.samples.at(-1)).toMatchObject({ longestGap: 70, streams: 1 });
+});
