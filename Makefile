@@ -8,7 +8,7 @@ CMAKE  ?= cmake
 PEER   ?= llama-cpp-python==0.3.36
 QUESTION ?= What does harbour mean?
 
-.PHONY: help setup demo demo-smollm test fuzz sanitize lint format interpreter oracle card settings clean
+.PHONY: help setup demo demo-smollm test fuzz sanitize lint format interpreter page oracle card settings clean
 
 help:
 	@echo "make demo    ask the shipped model a question"
@@ -19,6 +19,7 @@ help:
 	@echo "make oracle  logits against transformers and llama.cpp (builds it: minutes)"
 	@echo "make card    measure the shipped model"
 	@echo "make interpreter  the GPU kernels on this CPU: tiny shapes, every bit"
+	@echo "make page    rebuild the page, hold it against what is committed, try it in a browser (Node, Chromium)"
 	@echo "make format  format the code                   make clean   remove .venv and the built library"
 
 setup: $(STAMP)
@@ -66,6 +67,13 @@ TRITON := build/triton-3.9
 interpreter: $(STAMP)
 	@test -d $(TRITON)/triton || $(BIN)/python -m pip install --quiet --no-deps --target $(TRITON) 'triton==3.9.*'
 	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest -n 2 $(wildcard tests/kernels/test_triton_*.py)
+
+# The committed page is what its sources give, and works in a real browser.
+page:
+	cd web && npm ci --silent && npm run --silent check && npm test --silent && npm run --silent build >/dev/null
+	@test -z "$$(git status --porcelain src/strata/server/web)" || \
+	    { git status --short src/strata/server/web; echo "the built page differs from the committed one: commit it"; exit 1; }
+	cd web && node tests/browser.mjs
 
 oracle: $(STAMP)
 	$(BIN)/python -m tests.oracle.table
