@@ -5,7 +5,7 @@ import { Chat } from "./chat/Chat";
 import { Connect } from "./connect/Connect";
 import { apiKey } from "./lib/api";
 import { rate } from "./lib/format";
-import { type Live, useStatus } from "./lib/useStatus";
+import { type Followed, useStatus } from "./lib/useStatus";
 import { Monitor } from "./monitor/Monitor";
 
 const VIEWS = ["Chat", "Monitor", "Connect"] as const;
@@ -48,13 +48,14 @@ export function App() {
   );
 }
 
-function StateLine({ live }: { live: Live }) {
+function StateLine({ live }: { live: Followed }) {
   if (live.status === null || !live.isConnected) return <p class="state lost">not connected</p>;
-  const { state, detail, model } = live.status;
+  const { phase, sentence, loading, model } = live.status;
+  const progress = loading.total > 0 ? ` ${Math.round((100 * loading.done) / loading.total)} %` : "";
   const speed = live.history.samples.at(-1)?.replyRate ?? 0;
   return (
-    <p class={`state ${state}`}>
-      <b>{model?.name ?? ""}</b> {state === "ready" ? `${rate(speed)} tokens/s` : `${state}: ${detail}`}
+    <p class={`state ${phase}`}>
+      <b>{model?.name ?? ""}</b> {phase === "ready" ? `${rate(speed)} tokens/s` : `${sentence}${progress}`}
     </p>
   );
 }

@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
-import type { Statistics, StatusEvent } from "../src/lib/status";
+import type { Live, Statistics } from "../src/lib/status";
 import { emptyHistory, KEPT_SAMPLES, withEvent } from "../src/monitor/history";
 
-function event(seconds: number, change: Partial<Statistics> = {}): StatusEvent {
+function event(seconds: number, change: Partial<Statistics> = {}): Live {
   const statistics: Statistics = {
     seconds, busy_seconds: seconds / 2, prompt_tokens: 0, cached_tokens: 0, reply_tokens: 10 * seconds, windows: 0,
     drafted_tokens: 0, accepted_drafts: 0, waiting: 0, slots: [], experts: {}, memory: {}, ...change,
   };
-  return { state: "ready", detail: "", statistics, machine: null };
+  return { phase: "ready", sentence: "", loading: { stage: "", done: 0, total: 0 }, statistics, machine: null };
 }
 
 test("rates are differences of counters over the engine's own time", () => {
@@ -28,7 +28,7 @@ test("an engine that started again gives no negative rates", () => {
 
 test("the gap is that of running streams, and old samples go", () => {
   const slot = {
-    slot: 0, request_id: 1, prompt_tokens: 0, read_tokens: 0, reply_tokens: 0, kept_tokens: 0, longest_gap_ms: 70,
+    id: 0, prompt_tokens: 0, read_tokens: 0, reply_tokens: 0, kept_tokens: 0, longest_gap_ms: 70,
   };
   let history = emptyHistory;
   for (let second = 1; second <= KEPT_SAMPLES + 5; second += 1) {

@@ -13,9 +13,10 @@ export const POLICY =
   "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const MODEL = {
-  name: "pocket", family: "qwen4_exp", context: 8192, parameters: 21_000_000, weight_bytes: 24_000_000, slots: 4,
-  slot_bytes: 40_000_000, notices: ["The draft layer is not used."],
+  name: "pocket", family: "qwen4_exp", context: 8192, trained_context: 8192, parameters: 21_000_000, slots: 4,
+  notices: ["The draft layer is not used."],
 };
+const PLAN = { weights: 24_000_000, slot: 40_000_000, slots: 4, states: 160_000_000, machine: 25_000_000_000 };
 const REPLY = [
   "A **harbour** is a sheltered port.\n\n",
   "```python\nprint('ship ahoy')\n```\n\n",
@@ -25,7 +26,7 @@ const REPLY = [
 
 function statistics(second) {
   const slot = (number, phase, change) => ({
-    slot: number, phase, request_id: null, prompt_tokens: 0, read_tokens: 0, reply_tokens: 0, kept_tokens: 0,
+    id: number, phase, prompt_tokens: 0, read_tokens: 0, reply_tokens: 0, kept_tokens: 0,
     longest_gap_ms: 0, ...change,
   });
   return {
@@ -43,17 +44,17 @@ function statistics(second) {
   };
 }
 
-const machine = () => ({ cpu_percent: 63, ram_used: 6.1e9, ram_total: 25e9, gpus: [] });
+const machine = () => ({ cpu_percent: 63, ram_used: 6.1e9, ram_total: 25e9, engine: 3e8, gpus: [] });
 const address = (request) => `http://${request.headers.host}`;
+
+const live = (second) => ({
+  phase: "ready", sentence: "ready", loading: { stage: "", done: 0, total: 0 }, statistics: statistics(second),
+  machine: machine(),
+});
 
 function status(request) {
   return {
-    state: "ready", detail: "", version: "0", model: MODEL, statistics: statistics(1), machine: machine(),
-    addresses: [
-      { name: "OpenAI", url: `${address(request)}/v1` },
-      { name: "Anthropic", url: address(request) },
-      { name: "metrics", url: `${address(request)}/metrics` },
-    ],
+    ...live(1), version: "0", model: MODEL, memory_plan: PLAN, addresses: [address(request)],
     settings: { engine: { threads: null, context: 8192, drafts: 0 }, server: { host: "127.0.0.1", slots: 4 } },
   };
 }
@@ -63,7 +64,7 @@ const send = (response, value) => response.write(`data: ${typeof value === "stri
 
 async function events(response) {
   for (let second = 1; !response.destroyed; second += 1) {
-    send(response, { state: "ready", detail: "", statistics: statistics(second), machine: machine() });
+    send(response, live(second));
     await wait(second < 60 ? 5 : 500); // a minute at once, so that charts have something to show
   }
 }

@@ -3,6 +3,13 @@
 import { bytes, count } from "../lib/format";
 import type { Status } from "../lib/status";
 
+const APIS = [
+  ["OpenAI", "/v1"],
+  ["Anthropic", ""],
+  ["metrics", "/metrics"],
+  ["API description", "/docs"],
+] as const;
+
 export function Connect({ status }: { status: Status }) {
   const model = status.model;
   const base = location.origin;
@@ -12,9 +19,11 @@ export function Connect({ status }: { status: Status }) {
         <h2>Addresses</h2>
         <table>
           <tbody>
-            {status.addresses.map((one) => (
-              <tr key={one.url}><td>{one.name}</td><td><code>{one.url}</code></td></tr>
-            ))}
+            {status.addresses.flatMap((base) =>
+              APIS.map(([name, path]) => (
+                <tr key={base + name}><td>{name}</td><td><code>{base + path}</code></td></tr>
+              )),
+            )}
           </tbody>
         </table>
         <h2>Try it</h2>
@@ -30,7 +39,7 @@ export function Connect({ status }: { status: Status }) {
               <tr><td>name</td><td>{model.name}</td></tr>
               <tr><td>family</td><td>{model.family}</td></tr>
               <tr><td>parameters</td><td>{count(model.parameters)}</td></tr>
-              <tr><td>weights</td><td>{bytes(model.weight_bytes)}</td></tr>
+              <tr><td>weights</td><td>{bytes(status.memory_plan?.weights ?? 0)}</td></tr>
               <tr><td>context</td><td>{count(model.context)} tokens</td></tr>
             </tbody>
           </table>

@@ -1,9 +1,8 @@
 // What the server says about itself: GET /strata/status once, then GET /strata/events about every second.
 
 export interface SlotView {
-  slot: number;
+  id: number;
   phase: "idle" | "waiting" | "reading" | "decoding";
-  request_id: number | null;
   prompt_tokens: number;
   read_tokens: number;
   reply_tokens: number;
@@ -27,39 +26,39 @@ export interface Statistics {
   memory: Record<string, number>; // bytes by use
 }
 
+/** The processor's share in use and bytes of main memory; `engine` bytes belong to the engine's process. */
 export interface Machine {
   cpu_percent: number;
   ram_used: number;
   ram_total: number;
+  engine: number;
   gpus: { name: string; busy_percent: number; memory_used: number; memory_total: number }[];
+}
+
+/** What changes: every message of /strata/events. */
+export interface Live {
+  phase: "loading" | "ready" | "restarting" | "failed" | "draining" | "stopped";
+  sentence: string;
+  loading: { stage: string; done: number; total: number };
+  statistics: Statistics | null;
+  machine: Machine | null;
 }
 
 export interface Model {
   name: string;
   family: string;
   context: number;
+  trained_context: number;
   parameters: number;
-  weight_bytes: number;
   slots: number;
-  slot_bytes: number;
   notices: string[];
 }
 
-export interface Status {
-  state: "loading" | "ready" | "restarting" | "failed" | "draining";
-  detail: string; // what loads, why it failed
+/** Everything: GET /strata/status. */
+export interface Status extends Live {
   version: string;
-  model: Model | null;
-  addresses: { name: string; url: string }[];
+  model: Model | null; // null until it is loaded
+  memory_plan: { weights: number; slot: number; slots: number; states: number; machine: number } | null;
+  addresses: string[];
   settings: Record<string, Record<string, string | number | boolean | null>>;
-  statistics: Statistics | null;
-  machine: Machine | null;
-}
-
-/** One message of /strata/events. */
-export interface StatusEvent {
-  state: Status["state"];
-  detail: string;
-  statistics: Statistics | null;
-  machine: Machine | null;
 }

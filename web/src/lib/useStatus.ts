@@ -5,18 +5,18 @@ import { useEffect, useState } from "preact/hooks";
 import { emptyHistory, type History, withEvent } from "../monitor/history";
 import { ApiError, getJson, openStream } from "./api";
 import { eventsOf } from "./sse";
-import type { Status, StatusEvent } from "./status";
+import type { Live, Status } from "./status";
 
 const RETRY_MS = 2000;
 
-export interface Live {
+export interface Followed {
   status: Status | null;
   history: History;
   isConnected: boolean;
 }
 
-export function useStatus(keyVersion: number, onUnauthorized: () => void): Live {
-  const [live, setLive] = useState<Live>({ status: null, history: emptyHistory, isConnected: false });
+export function useStatus(keyVersion: number, onUnauthorized: () => void): Followed {
+  const [live, setLive] = useState<Followed>({ status: null, history: emptyHistory, isConnected: false });
   useEffect(() => {
     let control = new AbortController();
     const followWhileSeen = () => {
@@ -36,7 +36,7 @@ export function useStatus(keyVersion: number, onUnauthorized: () => void): Live 
 
 async function follow(
   signal: AbortSignal,
-  setLive: (change: (live: Live) => Live) => void,
+  setLive: (change: (live: Followed) => Followed) => void,
   onUnauthorized: () => void,
 ): Promise<void> {
   while (!signal.aborted) {
@@ -44,8 +44,8 @@ async function follow(
       const status = await getJson<Status>("/strata/status");
       setLive((live) => ({ ...live, status, isConnected: true }));
       for await (const event of eventsOf(await openStream("/strata/events", signal))) {
-        const message = JSON.parse(event.data) as StatusEvent;
-        if (message.state === "ready" && status.model === null) break; // loaded meanwhile: ask for the facts
+        const message = JSON.parse(event.data) as Live;
+        if (message.phase === "ready" && status.model === null) break; // loaded meanwhile: ask for the facts
         setLive((live) => withMessage(live, message));
       }
     } catch (failure) {
@@ -57,7 +57,7 @@ async function follow(
   }
 }
 
-function withMessage(live: Live, message: StatusEvent): Live {
+function withMessage(live: Followed, message: Live): Followed {
   if (live.status === null) return live;
   const statistics = message.statistics ?? live.status.statistics;
   return {

@@ -1,21 +1,19 @@
 // What the engine does right now and did in the last minutes.
 
 import { bytes, count, rate, seconds } from "../lib/format";
-import type { Machine, Model, SlotView, Statistics, Status } from "../lib/status";
+import type { Machine, SlotView, Statistics, Status } from "../lib/status";
 import { Chart } from "./Chart";
 import type { History, Sample } from "./history";
 
 export function Monitor({ status, history }: { status: Status; history: History }) {
-  const { statistics, model, machine } = status;
-  if (statistics === null || model === null) {
-    return <section class="monitor"><p class="empty">{status.detail || "The engine has not started yet."}</p></section>;
-  }
+  const { statistics, machine } = status;
+  if (statistics === null) return <section class="monitor"><p class="empty">{status.sentence}</p></section>;
   return (
     <section class="monitor">
       <Figures statistics={statistics} last={history.samples.at(-1)} />
       <Charts samples={history.samples} />
       <Slots slots={statistics.slots} waiting={statistics.waiting} />
-      <Memory model={model} statistics={statistics} machine={machine} />
+      <Memory status={status} statistics={statistics} machine={machine} />
     </section>
   );
 }
@@ -96,8 +94,8 @@ function Slots({ slots, waiting }: { slots: SlotView[]; waiting: number }) {
         </thead>
         <tbody>
           {slots.map((slot) => (
-            <tr key={slot.slot} class={slot.phase}>
-              <td>{slot.slot}</td>
+            <tr key={slot.id} class={slot.phase}>
+              <td>{slot.id}</td>
               <td>{slot.phase}</td>
               <td>
                 {slot.phase === "reading" ? (
@@ -120,13 +118,14 @@ function Slots({ slots, waiting }: { slots: SlotView[]; waiting: number }) {
   );
 }
 
-function Memory({ model, statistics, machine }: { model: Model; statistics: Statistics; machine: Machine | null }) {
+function Memory({ status, statistics, machine }: { status: Status; statistics: Statistics; machine: Machine | null }) {
+  const { model, memory_plan: plan } = status;
   const uses = Object.entries(statistics.memory);
   const total = uses.reduce((sum, [, size]) => sum + size, 0);
   return (
     <div class="panel">
       <h2>
-        Memory <small>{bytes(total)} planned</small>
+        Memory <small>{bytes(total)} held</small>
       </h2>
       {uses.map(([use, size]) => (
         <Bar key={use} name={use} part={size} whole={Math.max(total, 1)} text={bytes(size)} />
@@ -142,10 +141,12 @@ function Memory({ model, statistics, machine }: { model: Model; statistics: Stat
           ))}
         </>
       )}
-      <p class="notices">
-        {model.slots} slots of at most {bytes(model.slot_bytes)} for {count(model.context)} tokens each.{" "}
-        {model.notices.join(" ")}
-      </p>
+      {model !== null && plan !== null && (
+        <p class="notices">
+          Planned: weights {bytes(plan.weights)}, {plan.slots} slots of at most {bytes(plan.slot)} for{" "}
+          {count(model.context)} tokens each. {model.notices.join(" ")}
+        </p>
+      )}
     </div>
   );
 }

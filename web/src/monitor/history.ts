@@ -1,6 +1,6 @@
 // The last minutes as series for charts, made from the differences between counters. Pure.
 
-import type { Statistics, StatusEvent } from "../lib/status";
+import type { Live, Statistics } from "../lib/status";
 
 export const KEPT_SAMPLES = 180;
 export const TIERS = ["vram", "pcie", "cpu"] as const;
@@ -25,7 +25,7 @@ export interface History {
 export const emptyHistory: History = { last: null, samples: [] };
 
 /** The history with one more event; counters that fell belong to an engine that started again. */
-export function withEvent(history: History, event: StatusEvent): History {
+export function withEvent(history: History, event: Live): History {
   const now = event.statistics;
   if (now === null) return history;
   const last = history.last;
