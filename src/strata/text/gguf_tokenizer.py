@@ -6,9 +6,10 @@ Knows the keys `tokenizer.*`; how text is encoded is the tokenizer's business, h
 from collections.abc import Iterable
 from typing import Any
 
+from strata.engine.messages import TokenizerFiles
 from strata.errors import TextError
 from strata.text.pre_tokenizers import PreTokenizer, find_pre_tokenizer, known_names
-from strata.text.tokenizer import Tokenizer
+from strata.text.tokenizer import Tokenizer, tokenizer_from_files
 from strata.weights.gguf_metadata import Metadata
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -21,7 +22,12 @@ _END_LITERALS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>",
 
 
 def tokenizer_from_gguf(metadata: Metadata) -> Tokenizer:
-    """The tokenizer and chat template of a file.
+    """The tokenizer of a file; errors as in `tokenizer_files_from_gguf`."""
+    return tokenizer_from_files(tokenizer_files_from_gguf(metadata))
+
+
+def tokenizer_files_from_gguf(metadata: Metadata) -> TokenizerFiles:
+    """Vocabulary and chat template of a file as the files of a directory would say it.
 
     Raises TextError for a kind of tokenizer or a way of cutting words that is not supported and for a vocabulary that
     contradicts itself; ConfigError for a key that is missing or of another kind.
@@ -48,10 +54,10 @@ def tokenizer_from_gguf(metadata: Metadata) -> Tokenizer:
     description["normalizer"] = _normalizer(metadata.text(NORMALIZER_KEY, cut.normalizer or ""), where)
     description["post_processor"] = _start_adder(tokens[start], start) if start is not None and adds_start else None
     specials = {f"{key}_token": _literal(metadata, f"{id_key}_token_id", tokens) for key, id_key in _NAMED.items()}
-    return Tokenizer(
+    return TokenizerFiles(
         description,
         {name: literal for name, literal in specials.items() if literal is not None},
-        eos_token_ids=_end_ids(metadata, tokens, kinds),
+        end_of_text_ids=tuple(sorted(_end_ids(metadata, tokens, kinds))),
         chat_template=metadata.text("tokenizer.chat_template", None),
         where=where,
     )

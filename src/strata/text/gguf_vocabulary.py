@@ -51,7 +51,7 @@ def tokenizer_pairs(directory: Path, vocabulary_size: int) -> list[Pair]:
     ]
     named = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     ids = {key: tokenizer.token_id(_literal(config.get(f"{word}_token"))) for word, key in named.items()}
-    others = sorted(tokenizer.eos_token_ids - {ids["eos"]})
+    others = sorted(end for end in tokenizer.eos_token_ids - {ids["eos"]} if 0 <= end < vocabulary_size)
     if ids["eos"] is None and others:
         ids["eos"] = others.pop(0)
     ids["eot"] = others[0] if others else None

@@ -49,6 +49,13 @@ class ToolCallEnded:
 
 
 @dataclass(frozen=True)
+class UnfinishedCall:
+    """The reply ended where a call had begun but its name was not whole yet: nothing can be done with it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class TokenShown:
     """Which part of the reply a token belongs to; comes for every token when log-probabilities are asked for."""
 
@@ -65,4 +72,13 @@ class StopFound:
     kept_tokens: int  # tokens of the reply up to and with the one that completed it
 
 
-ReplyEvent = ReasoningText | ContentText | ToolCallBegun | ToolArguments | ToolCallEnded | TokenShown | StopFound
+ReplyEvent = (
+    ReasoningText
+    | ContentText
+    | ToolCallBegun
+    | ToolArguments
+    | ToolCallEnded
+    | UnfinishedCall
+    | TokenShown
+    | StopFound
+)

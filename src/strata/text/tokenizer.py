@@ -19,6 +19,7 @@ from typing import Any
 
 import tokenizers
 
+from strata.engine.messages import TokenizerFiles
 from strata.errors import RequestError, TextError
 from strata.text.chat_template import ChatTemplate, RenderedPrompt
 from strata.text.detokenizer import AddedToken, Detokenizer, TokenDecoder
@@ -131,7 +132,19 @@ class Tokenizer:
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """Load the tokenizer of a model directory: `tokenizer.json`; and if they are there `tokenizer_config.json`,
+    """The tokenizer of a model directory; errors as in `read_tokenizer_files`."""
+    return tokenizer_from_files(read_tokenizer_files(directory))
+
+
+def tokenizer_from_files(files: TokenizerFiles) -> Tokenizer:
+    """The tokenizer that the files describe. Raises TextError if they contradict each other."""
+    return Tokenizer(
+        files.tokenizer_json, files.tokenizer_config, files.end_of_text_ids, files.chat_template, where=files.where
+    )
+
+
+def read_tokenizer_files(directory: str | Path) -> TokenizerFiles:
+    """What a model directory says of its tokenizer: `tokenizer.json`; and if they are there `tokenizer_config.json`,
     `generation_config.json` (end-of-text ids) and `chat_template.jinja`.
 
     Raises TextError with the path of a file that is missing or not readable as what it should be.
@@ -143,10 +156,10 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     if not all(isinstance(token_id, int) for token_id in eos):
         raise TextError(f"{directory / 'generation_config.json'}: eos_token_id must be a token id or a list of them")
     path = directory / "tokenizer.json"
-    return Tokenizer(
+    return TokenizerFiles(
         _read_json(path, required=True),
         config,
-        eos_token_ids=eos,
+        end_of_text_ids=tuple(eos),
         chat_template=_chat_template(directory / "chat_template.jinja", config),
         where=str(path),
     )
