@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strata.kernels.configurations import LaunchShape
+from strata.kernels.combine import combine_rows
 from strata.kernels.expert_rows.reference import expert_rows as expert_by_definition
 from strata.kernels.expert_rows.reference import matrix_rows as rows_by_definition
 from strata.kernels.expert_rows.work import ExpertBlobs
+from strata.kernels.launch_shapes import LaunchShape, dp4a_launch, matrix_launch
 from strata.quant.layout import BlobLayout, MatrixLayout
 from strata.quant.packed import PackedMatrix
 from tests.gpu.native_twin import NativeTwin
@@ -27,10 +28,10 @@ from tests.kernels.random_matrices import (
     work_on,
 )
 
-# Rows at once in the gate: few, because each is a compilation for every kind. One row in VRAM and four in place, and
-# for the kinds that published files hold most often also the other way round.
+# Launches in the gate: few, because each is a compilation for every kind. One row in VRAM and four in place, groups of
+# eight on the matrix units, and for the kinds that published files hold most often also others.
 OFTEN = ("q2_0", "q4_0", "q4_k", "iq4_xs", "q8_0")
-RANKS, EXPERTS = 2, 4
+RANKS, EXPERTS, COMBINED = 2, 4, 10
 ARENA_BYTES = 64 << 20
 
 
@@ -93,52 +94,109 @@ class ExpertCase:
         return out.cpu()
 
 
-Case = MatrixCase | ExpertCase
+@dataclass(frozen=True)
+class CombineCase:
+    """Rows of experts added up; what is masked holds NaN."""
+
+    rows: torch.Tensor
+    weights: torch.Tensor
+    mask: torch.Tensor | None
+    shared: torch.Tensor | None
+    shared_weights: torch.Tensor | None
+
+    @property
+    def _others(self) -> tuple[torch.Tensor | None, ...]:
+        return self.mask, self.shared, self.shared_weights
+
+    def expected(self) -> torch.Tensor:
+        return combine_rows(self.rows, self.weights, *self._others)
+
+    def native(self, twin: NativeTwin) -> torch.Tensor:
+        return twin.combine(self.rows, self.weights, *self._others)
+
+    def on_gpu(self, arena: torch.Tensor) -> torch.Tensor:
+        others = [None if each is None else each.cuda() for each in self._others]
+        return combine_rows(self.rows.cuda(), self.weights.cuda(), *others).cpu()
+
+
+Case = MatrixCase | ExpertCase | CombineCase
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which kernels a case uses: as many compilations as there are recipes."""
+    """Which kernels a case of a product uses: as many compilations as there are recipes, or two."""
 
     is_expert: bool
     kinds: tuple[Kind, Kind]  # gate and up (or the matrix), down
-    rows_at_once: int
+    launch: LaunchShape
     is_in_place: bool = False
 
+    def make(self, number: int, most: int = 640) -> Case:
+        """Case `number`; `most` bounds the sizes."""
+        random = np.random.default_rng(number)
+        most_rows = {1: 2, 16: 20, 32: 40}.get(self.launch.rows, 9)
+        rows = int(random.integers(1, most_rows + 1))
+        post_scale = float(random.choice([1.0, 0.37]))
+        kind, down = self.kinds
+        if not self.is_expert:
+            layout = kind.layout(int(random.integers(1, 200)), _size(random, kind, 2 * most))
+            x = random_rows(number, rows, layout.columns)
+            return MatrixCase(random_matrix(number, layout, post_scale), x, self.launch)
+        hidden, width = _size(random, kind, most), _size(random, down, most // 2)
+        gate: MatrixLayout = kind.layout(width, hidden)
+        experts = random_experts(number, BlobLayout(gate, gate, down.layout(hidden, width)), EXPERTS)
+        choices = random_choices(number, rows, RANKS, EXPERTS)
+        return ExpertCase(experts, random_rows(number, rows, hidden), choices, self.is_in_place, self.launch)
 
-def recipes(is_smoke: bool) -> list[Recipe]:
+
+@dataclass(frozen=True)
+class CombineRecipe:
+    """Which inputs a case of combining has."""
+
+    has_mask: bool
+    has_shared: bool
+    has_gate: bool
+
+    def make(self, number: int, most: int = 640) -> Case:
+        """Case `number`; `most` bounds the columns."""
+        random = np.random.default_rng(number)
+        rows, hidden = int(random.integers(1, 40)), int(random.integers(1, most + 1))
+        values = random_rows(number, rows * COMBINED, hidden).reshape(rows, COMBINED, hidden)
+        weights = torch.from_numpy(random.random((rows, COMBINED), dtype=np.float32))
+        mask = torch.from_numpy(random.random((rows, COMBINED)) < 0.7) if self.has_mask else None
+        if mask is not None:
+            values[~mask] = float("nan")
+        shared = random_rows(number + 1, rows, hidden) if self.has_shared else None
+        gates = torch.from_numpy(random.random(rows, dtype=np.float32)) if self.has_gate else None
+        return CombineCase(values, weights, mask, shared, gates)
+
+
+AnyRecipe = Recipe | CombineRecipe
+
+
+def recipes(is_smoke: bool) -> list[AnyRecipe]:
     """Every kind as a dense matrix, in VRAM and in place; down is often of another kind than gate and up."""
     kinds = [kind for kind in KINDS if not is_smoke or kind.name in OFTEN[:3]]
-    found = []
+    one, four = dp4a_launch(1, 1, 2, 128), dp4a_launch(4, 1, 1)
+    found: list[AnyRecipe] = []
     for index, kind in enumerate(kinds):
-        other = kinds[(index + 5) % len(kinds)]
-        found += [Recipe(False, (kind, kind), rows) for rows in ((1, 4) if not is_smoke else (4,))]
-        found += [Recipe(True, (kind, other), 1), Recipe(True, (kind, other), 4, True)]
+        pair = (kind, kinds[(index + 5) % len(kinds)])
+        found += [Recipe(False, pair, launch) for launch in ((one, four) if not is_smoke else (four,))]
+        found += [Recipe(True, pair, one), Recipe(True, pair, four, True)]
         if kind.name in OFTEN and not is_smoke:
-            found += [Recipe(True, (kind, kind), 4), Recipe(True, (kind, kind), 1, True)]
-    return found
+            found += [Recipe(True, (kind, kind), four), Recipe(True, (kind, kind), one, True)]
+            found += [Recipe(False, pair, dp4a_launch(2, 4, 4, 96)), Recipe(False, pair, dp4a_launch(8, 2, 1))]
+        if not kind.code.is_float:
+            wide = (matrix_launch(16, 2, 80), matrix_launch(32, 1, 80), matrix_launch(8, 4, 128))[index % 3]
+            found += [Recipe(False, pair, matrix_launch(8, 1, 48)), Recipe(False, pair, wide)]
+            found += [Recipe(True, (kind, kind), matrix_launch(8, 1), index % 2 == 1)]
+    combined = [(False, False, False), (True, False, False), (False, True, False), (True, True, True)]
+    return found + [CombineRecipe(*each) for each in combined]
 
 
 def _size(random: np.random.Generator, kind: Kind, most: int) -> int:
     step = max(kind.step, 1)
     return step * int(random.integers(1, max(most // step, 1) + 1))
-
-
-def make_case(recipe: Recipe, number: int, most: int = 640) -> Case:
-    """Case `number` of a recipe; `most` bounds the sizes."""
-    random = np.random.default_rng(number)
-    launch = LaunchShape(rows=recipe.rows_at_once, unroll=2 if recipe.rows_at_once == 1 else 1)
-    rows = int(random.integers(1, 3 if recipe.rows_at_once == 1 else 10))
-    post_scale = float(random.choice([1.0, 0.37]))
-    kind, down = recipe.kinds
-    if not recipe.is_expert:
-        layout = kind.layout(int(random.integers(1, 200)), _size(random, kind, 2 * most))
-        return MatrixCase(random_matrix(number, layout, post_scale), random_rows(number, rows, layout.columns), launch)
-    hidden, width = _size(random, kind, most), _size(random, down, most // 2)
-    gate: MatrixLayout = kind.layout(width, hidden)
-    experts = random_experts(number, BlobLayout(gate, gate, down.layout(hidden, width)), EXPERTS)
-    choices = random_choices(number, rows, RANKS, EXPERTS)
-    return ExpertCase(experts, random_rows(number, rows, hidden), choices, recipe.is_in_place, launch)
 
 
 def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:

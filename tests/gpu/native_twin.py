@@ -35,7 +35,7 @@ class NativeTwin:
         if not library.is_available():
             strata.native.__path__.append(str(BUILD))
         library.load()
-        self._isa, self._matrices = isa, matrices
+        self._isa, self._matrices, self._library = isa, matrices, library
         self._pool = pool.Pool(min(4, os.cpu_count() or 1))
         self.paths: tuple[str, ...] = isa.available()
 
@@ -67,6 +67,28 @@ class NativeTwin:
         def run() -> torch.Tensor:
             g, u = self._matrices.matrices_rows(self._pool, natives[:2], x)
             return self._matrices.matrix_rows(self._pool, natives[2], self._matrices.silu_mul(g, u))
+
+        return self._agreed(run)
+
+    def combine(
+        self,
+        rows: torch.Tensor,
+        weights: torch.Tensor,
+        mask: torch.Tensor | None,
+        shared: torch.Tensor | None,
+        shared_weights: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Rows of experts added up by every instruction set."""
+        count, ranks, hidden = rows.shape
+        computed = None if mask is None else mask.to(torch.uint8)
+        where = [None if each is None else each.data_ptr() for each in (computed, shared, shared_weights)]
+
+        def run() -> torch.Tensor:
+            out = torch.empty(count, hidden)
+            sources = (rows.data_ptr(), weights.data_ptr(), where[0], where[1], hidden, where[2])
+            call = self._library.load().strata_combine
+            self._library.check(call(self._pool.handle, count, ranks, hidden, *sources, out.data_ptr(), hidden))
+            return out
 
         return self._agreed(run)
 

@@ -1,48 +1,34 @@
-"""Speeds of the kernels at the published shapes, each beside a ceiling measured in the same run. Knows no gate.
+"""Speeds of the kernels as the product launches them, each beside its floor. Knows no gate and no candidate.
 
-Every measurement is a `Speed`; sizes that fit a cache are read from several copies in turn.
+Floors come from bytes and operations (floors.py) and rates measured in the same run.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
 
-from strata.kernels.configurations import LaunchShape
-from strata.kernels.expert_rows.triton import (
-    DOWN,
-    MatrixTask,
-    activations_for,
-    expert_rows,
-    gate_and_up,
-    hidden_rows,
-    run_matrix,
-)
+from strata.kernels.combine.triton import combine_rows
+from strata.kernels.configurations import packed_launch
+from strata.kernels.expert_rows.triton import launch_for
 from strata.kernels.expert_rows.work import ExpertBlobs
-from strata.kernels.packed_rows.decode import decode_steps
-from strata.kernels.packed_rows.triton import multiply_packed
-from strata.quant.layout import Array, BlobLayout, Code, MatrixLayout, MinKind, Place, ScaleKind
-from strata.quant.packed import PackedMatrix, view_matrix
+from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape
+from strata.kernels.packed_rows.triton import device_name
+from tests.gpu.benches import CUDA, Bench, Calls, DenseBench
+from tests.gpu.floors import Rates, floor_seconds
 from tests.gpu.timing import seconds
-from tests.kernels.random_matrices import KINDS, work_on
+from tests.gpu.weights import HIDDEN, KIND, blob_layout, random_blobs
 
-HIDDEN, WIDTH = 2560, 640
 SEATS = 1200  # 3.3 GB in 4.5 bits: far beyond the last-level cache
 EXPERT_COUNTS = (10, 40, 160, 480)
-CACHE_BYTES = 256 << 20  # what is read before the same bytes come again
-KIND = {kind.name: kind for kind in KINDS}
+WINDOWS = ROW_BUCKETS[1:]
+RANKS = 10
 # gate and up, down. Published mixtures: Q4_0, Q4_K with Q6_K, MXFP4 (a table), Q2_0 with Q8_0.
 MIXTURES = (("q4_0", "q4_0"), ("q4_k", "q6_k"), ("mxfp4", "mxfp4"), ("q2_0", "q8_0"))
-LAUNCHES = (
-    LaunchShape(unroll=1),
-    LaunchShape(unroll=2),
-    LaunchShape(unroll=4),
-    LaunchShape(stages=3),
-    LaunchShape(unroll=2, warps=2),
-)
-DENSE_SHAPES = ((10240, 2560), (2560, 6144), (248320, 2560))
-DENSE_ROWS = (1, 2, 4, 8, 16, 32)
+IN_PLACE = MIXTURES[0]
+DENSE_SIZES = ((10240, 2560), (2560, 6144), (248320, 2560))
+DENSE_KINDS = {10240: ("q8_0", "q4_0", "bf16"), 2560: ("q8_0", "q4_0", "bf16"), 248320: ("q8_0", "bf16")}
 
 
 @dataclass(frozen=True)
@@ -55,158 +41,95 @@ class Speed:
     microseconds: float
     spread: float
     gb_per_s: float
+    floor_microseconds: float
+
+    @property
+    def share(self) -> float:
+        """Of the floor: 1 is as fast as it can be."""
+        return self.floor_microseconds / self.microseconds
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return asdict(self) | {"share": self.share}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what:22} {self.size:24} {self.launch:22} {self.microseconds:8.1f} us +-{self.spread * 50:2.0f} % "
+            f"{self.gb_per_s:6.0f} GB/s, floor {self.floor_microseconds:7.1f} us: {self.share * 100:3.0f} %"
+        )
 
 
 def describe(launch: LaunchShape) -> str:
-    return f"rows {launch.rows} unroll {launch.unroll} stages {launch.stages} warps {launch.warps}"
+    """A launch in a few characters."""
+    unit = "matrix" if launch.uses_matrix_units else "dp4a"
+    return f"{unit} r{launch.rows} w{launch.warps} u{launch.unroll} {launch.registers or ''}".rstrip()
 
 
-def measure(
-    what: str, size: str, launch: LaunchShape, moved: float, calls: list[Callable[[], object]], repeats: int = 15
-) -> Speed:
-    """`moved`: bytes of weights that one call reads."""
-    time, spread = seconds(calls, repeats)
-    return Speed(what, size, describe(launch), time * 1e6, spread, moved / time / 1e9)
+def measure(what: str, size: str, launch: str, calls: Calls, rates: Rates, repeats: int = 15) -> Speed:
+    time, spread = seconds(calls.functions, repeats)
+    floor = floor_seconds(calls.read, calls.operations, rates)
+    return Speed(what, size, launch, time * 1e6, spread, calls.read / time / 1e9, floor * 1e6)
 
 
-def _fill(layout: MatrixLayout, places: dict[Array, Place], memory: torch.Tensor) -> None:
-    """Random scales that are finite into memory [n, bytes]; the codes are random already."""
-
-    def view(array: Array) -> torch.Tensor:
-        return memory[:, places[array].offset : places[array].offset + places[array].size]
-
-    def put_halves(array: Array, most: float) -> None:
-        part = view(array)
-        halves = torch.rand(part.shape[0], part.shape[1] // 2, device=memory.device) * most
-        part.copy_(halves.half().view(torch.uint8))
-
-    if layout.scale_kind is ScaleKind.F16:
-        put_halves(Array.SCALES, 0.02)
-    elif layout.scale_kind in (ScaleKind.E8M0, ScaleKind.UE4M3):
-        view(Array.SCALES).random_(108, 118).clamp_(max=126 if layout.scale_kind is ScaleKind.UE4M3 else 254)
-    elif layout.scale_kind is ScaleKind.SUPER:
-        put_halves(Array.SUPER_SCALES, 0.0005)
-    if layout.min_kind is MinKind.F16:
-        put_halves(Array.MINS, 0.02)
-    elif layout.min_kind is MinKind.SUPER:
-        put_halves(Array.SUPER_MINS, 0.0005)
-    if layout.code is Code.BF16:
-        values = torch.randn(memory.shape[0], places[Array.CODES].size // 2, device=memory.device)
-        view(Array.CODES).copy_(values.bfloat16().view(torch.uint8))
+def _parts(bench: Bench, name: str, size: str, rates: Rates, parts: tuple[str, ...]) -> Iterator[Speed]:
+    layout, work = bench.blobs.layout, bench.works[0]
+    launches = {
+        "gate+up": describe(launch_for(bench.blobs, work, layout.gate)),
+        "down": describe(launch_for(bench.blobs, work, layout.down)),
+        "whole": "with quantizations",
+    }
+    for part in parts:
+        yield measure(f"{part} {name}", size, launches[part], bench.calls(part), rates)
 
 
-def random_blobs(layout: BlobLayout, seats: int) -> ExpertBlobs:
-    """Blobs of random codes, made on the GPU."""
-    memory = torch.randint(0, 256, (seats, layout.total_bytes), dtype=torch.uint8, device="cuda")
-    for matrix, places in zip(layout.matrices, layout.places(), strict=True):
-        _fill(matrix, places, memory)
-    posts = layout.post_scales
-    memory[:, posts.offset : posts.offset + posts.size] = torch.ones(3, device="cuda").view(torch.uint8)
-    return ExpertBlobs(layout, memory.view(-1))
-
-
-def random_dense(layout: MatrixLayout) -> PackedMatrix:
-    """A dense matrix of random codes, made on the GPU."""
-    memory = torch.randint(0, 256, (1, layout.total_bytes), dtype=torch.uint8, device="cuda")
-    _fill(layout, layout.places(), memory)
-    return view_matrix(layout, memory[0], layout.places())
-
-
-def blob_layout(gate: str, down: str) -> BlobLayout:
-    """An expert of the published shape."""
-    first = KIND[gate].layout(WIDTH, HIDDEN)
-    return BlobLayout(first, first, KIND[down].layout(HIDDEN, WIDTH))
-
-
-def _matrix_bytes(layout: MatrixLayout) -> int:
-    return sum(layout.array_bytes(array) for array in Array)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Buffers of `count` distinct experts with `rows` rows each."""
-
-    blobs: ExpertBlobs
-    count: int
-    rows: int = 1
-
-    def calls(self, part: str, launch: LaunchShape) -> tuple[float, list[Callable[[], object]]]:
-        """Bytes of one call, and calls that read different experts."""
-        layout, cuda = self.blobs.layout, torch.device("cuda")
-        # Every expert gets every row: rows share a reading.
-        sets = max(2, min(8, CACHE_BYTES // (self.count * layout.total_bytes) + 1))
-        seats = torch.randperm(self.blobs.seats)[: min(sets * self.count, self.blobs.seats)]
-        groups = [group for group in seats.split(self.count) if len(group) == self.count]
-        works = [replace(work_on(cuda, group.expand(self.rows, -1)), most_rows=launch.rows) for group in groups]
-        x = torch.randn(self.rows, layout.gate.columns, device=cuda)
-        places = self.rows * self.count
-        gate_up = torch.randn(places, 2 * layout.gate.rows, device=cuda)
-        out = torch.empty(self.rows, self.count, layout.down.rows, device=cuda)
-        activations, h = activations_for(layout.gate, x), hidden_rows(layout, works[0], gate_up)
-        if part == "gate+up":
-            moved = 2 * self.count * _matrix_bytes(layout.gate)
-            return moved, [partial(gate_and_up, self.blobs, w, activations, gate_up, launch) for w in works]
-        if part == "down":
-            tasks = [(w, MatrixTask((DOWN,), h, w.places, out.view(places, -1))) for w in works]
-            moved = self.count * _matrix_bytes(layout.down)
-            return moved, [partial(run_matrix, self.blobs, w, task, launch) for w, task in tasks]
-        moved = self.count * layout.total_bytes
-        return moved, [partial(expert_rows, self.blobs, w, x, out, launch) for w in works]
-
-
-def expert_speeds(counts: tuple[int, ...] = EXPERT_COUNTS, seats: int = SEATS) -> Iterator[Speed]:
-    """Gate and up, down, and the whole of experts in the GPU's memory."""
-    for index, mixture in enumerate(MIXTURES):
-        blobs = random_blobs(blob_layout(*mixture), seats)
+def expert_speeds(rates: Rates, mixtures: tuple[tuple[str, str], ...] = MIXTURES) -> Iterator[Speed]:
+    """Experts in the GPU's memory: lists of one row each, and windows whose rows choose 10 at random."""
+    for mixture in mixtures:
+        blobs = random_blobs(blob_layout(*mixture), SEATS)
         name = "/".join(dict.fromkeys(mixture))
-        for count in counts:
-            for launch in LAUNCHES if index == 0 else LAUNCHES[1:2]:
-                for part in ("gate+up", "down"):
-                    yield measure(
-                        f"{part} {name}", f"{count} experts", launch, *Bench(blobs, count).calls(part, launch)
-                    )
-            whole = Bench(blobs, count).calls("whole", LAUNCHES[1])
-            yield measure(f"whole expert {name}", f"{count} experts", LAUNCHES[1], *whole)
-        if index == 0:
-            for rows in (2, 4, 8):
-                launch = LaunchShape(rows=rows)
-                size = f"{counts[:2][-1]} experts x {rows} rows"
-                calls = Bench(blobs, counts[:2][-1], rows).calls("gate+up", launch)
-                yield measure(f"gate+up {name}", size, launch, *calls)
-        del blobs
+        for count in EXPERT_COUNTS:
+            bench = Bench.all_rows(blobs, count)
+            yield from _parts(bench, name, f"{count} experts", rates, ("gate+up", "down", "whole"))
+        for rows in WINDOWS:
+            bench = Bench.routed(blobs, rows, RANKS)
+            size = f"{rows} rows, {bench.experts:.0f} experts"
+            yield from _parts(bench, name, size, rates, ("gate+up", "down", "whole"))
+        if mixture == MIXTURES[0]:
+            yield from _parts(Bench.all_rows(blobs, 40, 8), name, "40 experts x 8 rows", rates, ("gate+up", "down"))
+        del blobs, bench
 
 
-def in_place_speeds(arena: torch.Tensor) -> Iterator[Speed]:
+def in_place_speeds(arena: torch.Tensor, rates: Rates) -> Iterator[Speed]:
     """Gate and up of experts that are read where they are, in pinned memory."""
-    layout = blob_layout(*MIXTURES[0])
-    blobs = random_blobs(layout, arena.numel() // layout.total_bytes)
-    arena[: blobs.memory.numel()].copy_(blobs.memory)
-    pinned = ExpertBlobs.in_place(layout, arena[: blobs.memory.numel()], torch.device("cuda"))
-    for count in (10, min(80, pinned.seats // 2)):
-        for launch in LAUNCHES[:3]:
-            moved, calls = Bench(pinned, count).calls("gate+up", launch)
-            yield measure("in place gate+up q4_0", f"{count} experts", launch, moved, calls[:2], 7)
+    layout = blob_layout(*IN_PLACE)
+    made = random_blobs(layout, arena.numel() // layout.total_bytes)
+    pinned = arena[: made.memory.numel()]
+    pinned.copy_(made.memory)
+    blobs = ExpertBlobs.in_place(layout, pinned, CUDA)
+    name = "in place " + "/".join(dict.fromkeys(IN_PLACE))
+    for rows, count in ((1, 10), (1, 80), (8, 40)):
+        bench = Bench.all_rows(blobs, count, rows)
+        bench = Bench(blobs, bench.choices[:2])
+        yield from _parts(bench, name, f"{count} experts x {rows} rows", rates, ("gate+up",))
 
 
-def dense_speeds(shapes: tuple[tuple[int, int], ...] = DENSE_SHAPES) -> Iterator[Speed]:
+def dense_speeds(rates: Rates, sizes: tuple[tuple[int, int], ...] = DENSE_SIZES) -> Iterator[Speed]:
     """Packed matrix times 1 to 32 rows."""
-    for outputs, columns in shapes:
-        for name in ("q8_0", "bf16", "q4_0") if outputs < 100_000 else ("q8_0", "bf16"):
-            layout = KIND[name].layout(outputs, columns)
-            size, steps = _matrix_bytes(layout), decode_steps(layout)
-            matrices = [random_dense(layout) for _ in range(min(8, CACHE_BYTES // size + 1))]
-            for rows in DENSE_ROWS:
-                activations = activations_for(layout, torch.randn(rows, columns, device="cuda"))
-                launch = dense_launch(name, rows)
-                calls = [partial(multiply_packed, m, steps, activations, rows, launch) for m in matrices]
-                yield measure(f"{outputs} x {columns} {name}", f"{rows} rows", launch, size, calls)
+    for outputs, columns in sizes:
+        for kind in DENSE_KINDS[outputs]:
+            bench = DenseBench(KIND[kind].layout(outputs, columns))
+            for rows in ROW_BUCKETS:
+                launch = packed_launch(device_name(CUDA), bench.layout, rows)
+                calls = bench.calls(rows, launch)
+                yield measure(f"{outputs} x {columns} {kind}", f"{rows} rows", describe(launch), calls, rates)
 
 
-def dense_launch(kind: str, rows: int) -> LaunchShape:
-    """What the product would choose."""
-    from strata.kernels.configurations import packed_launch
-
-    return packed_launch(KIND[kind].layout(16, 256), rows)
+def combine_speeds(rates: Rates) -> Iterator[Speed]:
+    """Ten ranks and a shared row with its gate."""
+    for rows in (1, 8, 32):
+        values = torch.randn(rows, RANKS, HIDDEN, device=CUDA)
+        weights, shared = torch.rand(rows, RANKS, device=CUDA), torch.randn(rows, HIDDEN, device=CUDA)
+        gates, mask = torch.rand(rows, device=CUDA), torch.ones(rows, RANKS, dtype=torch.bool, device=CUDA)
+        call = partial(combine_rows, values, weights, mask, shared, gates)
+        read, operations = 4.0 * rows * (RANKS + 1) * HIDDEN, rows * (RANKS + 1) * HIDDEN
+        calls = Calls(read, operations, [call] * 8)
+        yield measure("combine (cached)", f"{rows} rows of {RANKS} ranks", "", calls, rates)

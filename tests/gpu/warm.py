@@ -1,34 +1,26 @@
-"""The kernels of the speed table on tiny inputs, one call each, so that processes can share their compilation."""
+"""Kernels on tiny inputs, one call each, so that processes can share their compilation."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
 
-from strata.kernels.configurations import LaunchShape
-from tests.gpu.speeds import (
-    DENSE_ROWS,
-    HIDDEN,
-    KIND,
-    LAUNCHES,
-    MIXTURES,
-    Bench,
-    blob_layout,
-    dense_launch,
-    random_blobs,
-    random_dense,
-)
+from strata.kernels.configurations import packed_launch
+from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape
+from tests.gpu.weights import HIDDEN, KIND, blob_layout, random_blobs, random_dense
 
 
-def run_part(mixture: tuple[str, str], part: str, launch: LaunchShape, is_in_place: bool = False) -> None:
-    """One call of a bench."""
+def run_part(
+    mixture: tuple[str, str], part: str, launch: LaunchShape | None, is_in_place: bool = False, rows: int = 1
+) -> None:
+    """One call of a bench of experts; without `launch` the table's."""
     from strata.kernels.expert_rows.work import ExpertBlobs
+    from tests.gpu.benches import Bench
 
     blobs = random_blobs(blob_layout(*mixture), 4)
     if is_in_place:
         blobs = ExpertBlobs.in_place(blobs.layout, blobs.memory.cpu().pin_memory(), torch.device("cuda"))
-    _, calls = Bench(blobs, 2, launch.rows).calls(part, launch)
-    calls[0]()
+    Bench.all_rows(blobs, 2, launch.rows if launch else rows).calls(part, launch).functions[0]()
 
 
 def run_dense(kind: str, launch: LaunchShape) -> None:
@@ -40,15 +32,18 @@ def run_dense(kind: str, launch: LaunchShape) -> None:
 
 
 def speed_kernels(is_smoke: bool) -> list[Callable[[], None]]:
-    """As many calls as there are compilations, a few double."""
+    """At least one call for each kernel of the speed table."""
+    from tests.gpu.speeds import DENSE_KINDS, IN_PLACE, MIXTURES
+
+    device = torch.cuda.get_device_name()
     jobs: list[Callable[[], None]] = []
-    for index, mixture in enumerate(MIXTURES):
-        for launch in LAUNCHES if index == 0 else LAUNCHES[1:2]:
-            parts = ("gate+up",) if mixture[0] == mixture[1] else ("gate+up", "down")
-            jobs += [partial(run_part, mixture, part, launch) for part in parts]
-    jobs += [partial(run_part, MIXTURES[0], "gate+up", LaunchShape(rows=rows)) for rows in (2, 4, 8)]
-    jobs += [partial(run_part, MIXTURES[0], "gate+up", launch, True) for launch in LAUNCHES[:3]]
-    for kind in ("q8_0", "bf16", "q4_0"):
-        launches = {dense_launch(kind, rows): None for rows in DENSE_ROWS}
-        jobs += [partial(run_dense, kind, launch) for launch in launches]
+    for mixture in MIXTURES[: 1 if is_smoke else None]:
+        for rows in ROW_BUCKETS:
+            jobs += [partial(run_part, mixture, part, None, rows=rows) for part in ("gate+up", "down")]
+    jobs += [partial(run_part, IN_PLACE, "gate+up", None, True, rows) for rows in (1, 8)]
+    for outputs, kinds in DENSE_KINDS.items():
+        for kind in kinds:
+            layout = KIND[kind].layout(outputs, HIDDEN)
+            launches = {packed_launch(device, layout, rows): None for rows in ROW_BUCKETS}
+            jobs += [partial(run_dense, kind, launch) for launch in launches]
     return jobs

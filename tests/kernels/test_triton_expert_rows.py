@@ -6,6 +6,7 @@ import torch
 from strata.kernels.expert_rows.reference import expert_rows as expert_by_definition
 from strata.kernels.expert_rows.reference import silu_times as silu_by_definition
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
+from strata.kernels.launch_shapes import matrix_launch
 from strata.quant.layout import BlobLayout
 from tests.kernels.interpreter import needs_interpreter
 from tests.kernels.random_matrices import KINDS, Experts, random_choices, random_experts, random_rows
@@ -47,6 +48,19 @@ def test_experts_have_the_bits_of_the_definition(
     x, choices = random_rows(2, rows, hidden), random_choices(3, rows, 2, 3)
     out = torch.full((rows, 2, hidden), float("nan"))
     expert_rows(experts.blobs, ExpertWork.from_choices(choices), x, out)
+    assert torch.equal(out.view(torch.int32), by_definition(experts, x, choices).view(torch.int32))
+
+
+@pytest.mark.parametrize(("gate", "down", "hidden", "width"), [("q4_0", "q8_0", 96, 64), ("iq4_xs", "q2_k", 256, 256)])
+def test_matrix_units_have_the_same_bits(gate: str, down: str, hidden: int, width: int) -> None:
+    from strata.kernels.expert_rows.triton import expert_rows
+
+    layout = BlobLayout(
+        KIND[gate].layout(width, hidden), KIND[gate].layout(width, hidden), KIND[down].layout(hidden, width)
+    )
+    experts, x, choices = random_experts(1, layout, 3), random_rows(2, 11, hidden), random_choices(3, 11, 2, 3)
+    out = torch.full((11, 2, hidden), float("nan"))
+    expert_rows(experts.blobs, ExpertWork.from_choices(choices), x, out, matrix_launch(8, 1))
     assert torch.equal(out.view(torch.int32), by_definition(experts, x, choices).view(torch.int32))
 
 

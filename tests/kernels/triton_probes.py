@@ -5,6 +5,8 @@ import triton.language as tl
 
 from strata.kernels.expert_rows.triton import silu_times
 from strata.kernels.instructions import dp4a, permute_bytes
+from strata.kernels.packed_rows.matrix_units import add_lanes_of_group
+from strata.kernels.packed_rows.sums import MAGIC, float_of_sum, minus, open_record
 
 
 @triton.jit
@@ -21,3 +23,30 @@ def silu_kernel(gate, up, out):
     """256 values a program."""
     at = tl.program_id(0) * 256 + tl.arange(0, 256)
     tl.store(out + at, silu_times(tl.load(gate + at), tl.load(up + at)))
+
+
+@triton.jit
+def sums_kernel(sums, records, floats, d, low, high):
+    """16 sums as floats, and 16 records taken apart, d with its sign turned."""
+    at = tl.arange(0, 16)
+    tl.store(floats + at, float_of_sum(tl.load(sums + at) + MAGIC))
+    scale, low_sum, high_sum = open_record(tl.load(records + at))
+    tl.store(d + at, minus(scale))
+    tl.store(low + at, low_sum)
+    tl.store(high + at, high_sum)
+
+
+@triton.jit
+def bytes_kernel(codes, out, t0, t1, t2, t3, BLOCKS: tl.constexpr, CODE: tl.constexpr):
+    """The integers of one tile of BLOCKS blocks, int8 [BLOCKS, 16, 32], as the matrix units get them."""
+    block = tl.arange(0, BLOCKS)
+    values = CODE(codes, block, (t0, t1, t2, t3))
+    at = (block[:, None, None] * 16 + tl.arange(0, 16)[None, :, None]) * 32 + tl.arange(0, 32)[None, None, :]
+    tl.store(out + at, values)
+
+
+@triton.jit
+def lanes_kernel(lanes, out):
+    """lanes [8, 16, 8] -> [16, 8]."""
+    at = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(out + at, add_lanes_of_group(tl.load(lanes + tl.arange(0, 8)[:, None, None] * 128 + at[None, :, :])))

@@ -1,36 +1,40 @@
-"""How each kernel is launched: warps, unrolling, rows at once. Chosen by measurement, never at run time.
+"""Which launch a matrix gets on a device: from the table of measurements, else stated defaults.
 
-Knows no kernel. Every entry gives the same bits; a test and the GPU command's gate hold them against each other.
+Pure: the device is its name, and nothing is tuned at run time. Knows no kernel.
 """
 
-from dataclasses import dataclass
-
+from strata.kernels.launch_shapes import (
+    ROW_BUCKETS,
+    LaunchShape,
+    ShapeClass,
+    WeightClass,
+    dense_class,
+    row_bucket,
+    weight_class,
+)
+from strata.kernels.measured import MEASURED
 from strata.quant.layout import MatrixLayout
 
-MOST_ROWS_AT_ONCE = 8
+MOST_DEFAULT_ROWS = 8
 
 
-@dataclass(frozen=True)
-class LaunchShape:
-    """Constants of one launch."""
-
-    rows: int = 1  # activation rows that share one reading of the weights
-    warps: int = 1  # one warp a tile of 16 outputs
-    unroll: int = 1  # loop steps whose loads go out together
-    stages: int = 1
-
-
-def rows_at_once(rows: int) -> int:
-    """The least power of two that holds `rows`, at most 8."""
-    return min(1 << max(rows - 1, 0).bit_length(), MOST_ROWS_AT_ONCE)
-
-
-def packed_launch(layout: MatrixLayout, rows: int) -> LaunchShape:
+def packed_launch(device: str, layout: MatrixLayout, rows: int) -> LaunchShape:
     """The launch of a dense matrix times `rows` rows."""
-    at_once = rows_at_once(rows)
-    return LaunchShape(rows=at_once, unroll=(4 if layout.code.is_float else 2) if at_once <= 2 else 1)
+    return _find(device, dense_class(layout), weight_class(layout), rows)
 
 
-def expert_launch(layout: MatrixLayout, most_rows: int) -> LaunchShape:
+def expert_launch(device: str, layout: MatrixLayout, most_rows: int, is_in_place: bool) -> LaunchShape:
     """The launch of gate and up or down of experts of which none has more than `most_rows` rows."""
-    return LaunchShape(rows=rows_at_once(most_rows), unroll=2 if most_rows <= 2 else 1)
+    shape = ShapeClass.IN_PLACE if is_in_place else ShapeClass.EXPERTS
+    return _find(device, shape, weight_class(layout), most_rows)
+
+
+def default_launch(rows: int) -> LaunchShape:
+    """For devices and classes without measurements: no matrix units, one warp a tile, the compiler's registers."""
+    at_once = min(row_bucket(rows), MOST_DEFAULT_ROWS)
+    return LaunchShape(rows=at_once, unroll=2 if at_once <= 2 else 1)
+
+
+def _find(device: str, shape: ShapeClass, weights: WeightClass, rows: int) -> LaunchShape:
+    found = MEASURED.get(device, {}).get((shape, weights))
+    return default_launch(rows) if found is None else found[ROW_BUCKETS.index(row_bucket(rows))]

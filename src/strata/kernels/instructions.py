@@ -1,6 +1,7 @@
-"""Two integer instructions of the GPU for Triton kernels, and their twins in plain Triton for its interpreter.
+"""Integer instructions of the GPU for Triton kernels, and their twins in plain Triton for its interpreter.
 
-Knows no code and no layout. The interpreter never runs inline PTX; the twins give the same integers.
+Knows no code and no layout. The interpreter never runs inline PTX; the twins give the same integers. Functions of words
+take int32; functions of bytes take int8, of which the GPU handles four at a time in a register.
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
@@ -39,10 +40,69 @@ def _permute_plain(low, high, selector):
     return result.to(tl.int32)
 
 
+@triton.jit
+def _split_nibbles_ptx(byte):
+    return tl.inline_asm_elementwise(
+        "and.b32 $0, $2, 0x0F0F0F0F; shr.u32 $1, $2, 4; and.b32 $1, $1, 0x0F0F0F0F;",
+        "=&r,=&r,r", [byte], dtype=(tl.int8, tl.int8), is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _split_nibbles_plain(byte):
+    return byte & 15, (byte >> 4) & 15
+
+
+@triton.jit
+def _split_pairs_ptx(byte):
+    return tl.inline_asm_elementwise(
+        """
+        and.b32 $0, $4, 0x03030303;
+        shr.u32 $1, $4, 2; and.b32 $1, $1, 0x03030303;
+        shr.u32 $2, $4, 4; and.b32 $2, $2, 0x03030303;
+        shr.u32 $3, $4, 6; and.b32 $3, $3, 0x03030303;
+        """,
+        "=&r,=&r,=&r,=&r,r", [byte], dtype=(tl.int8, tl.int8, tl.int8, tl.int8), is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _split_pairs_plain(byte):
+    return byte & 3, (byte >> 2) & 3, (byte >> 4) & 3, (byte >> 6) & 3
+
+
+@triton.jit
+def _entries_of_16_ptx(index, t0, t1, t2, t3):
+    # The table's words are the same in all four places of a pack: $2, $6, $10 and $14 are the first of each.
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 index, chosen, low, high;
+        shr.u32 index, $1, 4; or.b32 index, index, $1; prmt.b32 index, index, 0, 0x4420;
+        and.b32 chosen, index, 0x8888; shr.u32 chosen, chosen, 1; or.b32 chosen, chosen, 0x3210;
+        and.b32 index, index, 0x7777;
+        prmt.b32 low, $2, $6, index; prmt.b32 high, $10, $14, index;
+        prmt.b32 $0, low, high, chosen;
+        }
+        """,
+        "=r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r", [index, t0, t1, t2, t3], dtype=tl.int8, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _entries_of_16_plain(index, t0, t1, t2, t3):
+    word = tl.where(index < 8, tl.where(index < 4, t0, t1), tl.where(index < 12, t2, t3))
+    return (word >> ((index.to(tl.int32) & 3) * 8)).to(tl.int8)
+
+
 if triton.knobs.runtime.interpret:
     dp4a, permute_bytes = _dp4a_plain, _permute_plain
+    split_nibbles, split_pairs, entries_of_16 = _split_nibbles_plain, _split_pairs_plain, _entries_of_16_plain
 else:
     # dp4a(a, b, total): total + the sum of four products of signed bytes.
     # permute_bytes(low, high, selector): byte i of the result is byte (selector >> 4i) & 7 of the eight; the fourth bit
     # of each selector nibble must be clear.
     dp4a, permute_bytes = _dp4a_ptx, _permute_ptx
+    # split_nibbles(byte): (low four bits, high four bits). split_pairs(byte): its four pairs of bits, rising.
+    # entries_of_16(index, t0, t1, t2, t3): entry 0 .. 15 of a table of bytes in four words, index int8.
+    split_nibbles, split_pairs, entries_of_16 = _split_nibbles_ptx, _split_pairs_ptx, _entries_of_16_ptx

@@ -102,17 +102,22 @@ def combine(
     weights: torch.Tensor,
     is_computed: torch.Tensor,
     shared: torch.Tensor | None = None,
+    shared_weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """rows [n, rank, hidden] with router weights [n, rank] -> [n, hidden].
 
     fma(weight, row) in the order of the ranks from +0; ranks that are not computed [n, rank] are left out, whatever
-    their memory holds. Then `shared` [n, hidden] is added, already multiplied by its gate.
+    their memory holds. Then `shared` [n, hidden] as one rank more, of weight `shared_weights` [n], its gate, or 1.
     """
     total = rows.new_zeros(rows.shape[0], rows.shape[2])
     for rank in range(rows.shape[1]):
         added = fma(weights[:, rank, None].expand_as(total), rows[:, rank], total)
         total = torch.where(is_computed[:, rank, None], added, total)
-    return total if shared is None else total + shared
+    if shared is None:
+        return total
+    if shared_weights is None:
+        return total + shared  # fma(1, shared, total)
+    return fma(shared_weights[:, None].expand_as(total), shared, total)
 
 
 def _integer_sums(matrix: PackedMatrix, rows: QuantizedRows) -> torch.Tensor:

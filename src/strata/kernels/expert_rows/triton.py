@@ -11,16 +11,18 @@ import torch
 import triton
 import triton.language as tl
 
-from strata.kernels.configurations import LaunchShape, expert_launch
+from strata.kernels.configurations import expert_launch
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
-from strata.kernels.packed_rows.decode import decode_steps
-from strata.kernels.packed_rows.triton import (
+from strata.kernels.launch_shapes import LaunchShape
+from strata.kernels.packed_rows.activations import (
     BLOCKS_A_PROGRAM,
-    QuantizedRows,
-    matrix_tile,
-    quantize_rows,
+    Activations,
+    activations_for,
     store_quantized,
 )
+from strata.kernels.packed_rows.decode import decode_steps
+from strata.kernels.packed_rows.matrix_units import integer_tile_of_groups
+from strata.kernels.packed_rows.triton import device_name, matrix_tile
 from strata.quant.layout import BLOCK_COLUMNS, Array, BlobLayout, MatrixLayout
 
 HIDDEN_A_PROGRAM = BLOCKS_A_PROGRAM * BLOCK_COLUMNS
@@ -51,9 +53,12 @@ def silu_times(gate, up):
     return tl.div_rn(gate, 1.0 + exp_by_polynomial(-gate)) * up
 
 
-@triton.jit(do_not_specialize=["blocks", "width", "experts"])
+@triton.jit(
+    do_not_specialize=["blocks", "width", "experts", "row_step", "block_step"],
+    do_not_specialize_on_alignment=["starts", "places"],
+)
 def hidden_quantized_kernel(
-    gate_up, q, d, sums, starts, places, experts, width, blocks, BLOCKS: tl.constexpr
+    gate_up, q, records, row_step, block_step, starts, places, experts, width, blocks, BLOCKS: tl.constexpr
 ):  # fmt: skip
     """gate_up float32 [places, 2 * width] -> h as quantized rows [places, ..]; grid (blocks / BLOCKS, positions)."""
     position = tl.program_id(1)
@@ -64,10 +69,10 @@ def hidden_quantized_kernel(
         at = gate_up + place.to(tl.int64) * 2 * width + element
         exists = (block < blocks)[:, None, None]
         gate, up = tl.load(at, mask=exists, other=0.0), tl.load(at + width, mask=exists, other=0.0)
-        store_quantized(silu_times(gate, up), q, d, sums, place, block, blocks)
+        store_quantized(silu_times(gate, up), q, records, place, block, blocks, row_step, block_step)
 
 
-@triton.jit(do_not_specialize=["width", "experts"])
+@triton.jit(do_not_specialize=["width", "experts"], do_not_specialize_on_alignment=["starts", "places"])
 def hidden_float_kernel(gate_up, h, starts, places, experts, width, WIDTH: tl.constexpr):
     """The same where down is stored in a float code: h float32 [places, width]; grid (width / WIDTH, positions)."""
     position = tl.program_id(1)
@@ -84,37 +89,55 @@ def store_rows(
     arrays, post_scale, activations, table, offset, out, out_stride, sources, places, first, last,
     tile, outputs, columns,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_FLOAT: tl.constexpr, IS_LINEAR: tl.constexpr,
-    HAS_MIN: tl.constexpr, SUB_BLOCK: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr, STAGES: tl.constexpr,
+    HAS_MIN: tl.constexpr, SUB_BLOCK: tl.constexpr, ON_MATRIX_UNITS: tl.constexpr,
+    ROWS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """One tile for the positions first .. first + ROWS - 1 of the list, those before `last`."""
-    at_rows = ()
-    for r in tl.static_range(ROWS):
-        at_rows += (tl.load(sources + tl.minimum(first + r, last - 1)),)
-    results = matrix_tile(
-        arrays, activations, table, offset, at_rows, tile, columns,
-        CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL, STAGES,
-    )  # fmt: skip
     output = tile * 16 + tl.arange(0, 16)
-    for r in tl.static_range(ROWS):
-        if first + r < last:
-            at = out + tl.load(places + first + r).to(tl.int64) * out_stride + output
-            tl.store(at, results[r] * post_scale, mask=output < outputs)
+    if ON_MATRIX_UNITS:
+        groups = ()
+        for group in tl.static_range(ROWS // 8):
+            groups += (tl.load(sources + tl.minimum(first + group * 8 + tl.arange(0, 8), last - 1)),)
+        results = integer_tile_of_groups(
+            arrays, activations, table, offset, groups, tile, columns // 32,
+            CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL,
+        )  # fmt: skip
+        for group in tl.static_range(ROWS // 8):
+            position = first + group * 8 + tl.arange(0, 8)
+            place = tl.load(places + tl.minimum(position, last - 1)).to(tl.int64)
+            at = out + place[None, :] * out_stride + output[:, None]
+            tl.store(at, results[group] * post_scale, mask=(output < outputs)[:, None] & (position < last)[None, :])
+    else:
+        at_rows = ()
+        for r in tl.static_range(ROWS):
+            at_rows += (tl.load(sources + tl.minimum(first + r, last - 1)),)
+        results = matrix_tile(
+            arrays, activations, table, offset, at_rows, tile, columns,
+            CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL,
+        )  # fmt: skip
+        for r in tl.static_range(ROWS):
+            if first + r < last:
+                at = out + tl.load(places + first + r).to(tl.int64) * out_stride + output
+                tl.store(at, results[r] * post_scale, mask=output < outputs)
 
 
 @triton.jit(
     do_not_specialize=[
-        "out_stride", "tiles", "outputs", "columns", "post_scale", "t0", "t1", "t2", "t3", "offset",
+        "row_step", "block_step", "out_stride", "tiles", "outputs", "columns", "post_scale",
+        "t0", "t1", "t2", "t3", "offset",
     ],
-    do_not_specialize_on_alignment=["x", "d", "sums", "out"],
+    do_not_specialize_on_alignment=["seats", "starts", "sources", "places", "x", "records", "out"],
 )  # fmt: skip
 def expert_matrix_kernel(
-    blobs, stride, seats, starts, sources, places, x, d, sums, out, out_stride, tiles, outputs, columns,
+    blobs, stride, seats, starts, sources, places, x, records, row_step, block_step, out, out_stride,
+    tiles, outputs, columns,
     codes, scales, super_scales, mins, super_mins, post_scale,
     codes_step, scales_step, super_scales_step, mins_step, super_mins_step,
     t0, t1, t2, t3, offset,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_FLOAT: tl.constexpr, IS_LINEAR: tl.constexpr,
     HAS_MIN: tl.constexpr, SUB_BLOCK: tl.constexpr,
-    BY_ADDRESS: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr, STAGES: tl.constexpr,
+    BY_ADDRESS: tl.constexpr, ON_MATRIX_UNITS: tl.constexpr,
+    ROWS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """One matrix of each listed expert, or two of the same layout; grid (tiles of both, experts of the list).
 
@@ -140,20 +163,21 @@ def expert_matrix_kernel(
             blob + (super_mins + second * super_mins_step),
         )
         factor = tl.load((blob + (post_scale + second * 4)).to(tl.pointer_type(tl.float32)))
+        activations = (x, records, row_step, block_step)
         y = out + second * outputs
         while first < last:
-            if ROWS > 1 and last - first > 1:
+            if ON_MATRIX_UNITS or (ROWS > 1 and last - first > 1):
                 store_rows(
-                    arrays, factor, (x, d, sums), (t0, t1, t2, t3), offset, y, out_stride, sources, places, first, last,
+                    arrays, factor, activations, (t0, t1, t2, t3), offset, y, out_stride, sources, places, first, last,
                     tile, outputs, columns,
-                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, ROWS, UNROLL, STAGES,
+                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, ON_MATRIX_UNITS, ROWS, UNROLL,
                 )  # fmt: skip
                 first += ROWS
             else:
                 store_rows(
-                    arrays, factor, (x, d, sums), (t0, t1, t2, t3), offset, y, out_stride, sources, places, first, last,
+                    arrays, factor, activations, (t0, t1, t2, t3), offset, y, out_stride, sources, places, first, last,
                     tile, outputs, columns,
-                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, 1, UNROLL, STAGES,
+                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, False, 1, UNROLL,
                 )  # fmt: skip
                 first += 1
 
@@ -163,35 +187,39 @@ class MatrixTask:
     """One launch of the matrix kernel: which matrices of a blob, from which activations to where."""
 
     matrices: tuple[int, ...]  # GATE, UP, DOWN; two only if their layouts are equal
-    activations: tuple[torch.Tensor, ...]
+    activations: Activations
     sources: torch.Tensor  # the activation row of each listed place
     out: torch.Tensor  # its first column is that of the first matrix
+
+
+def launch_for(blobs: ExpertBlobs, work: ExpertWork, layout: MatrixLayout) -> LaunchShape:
+    """The launch that the table has for one matrix of these blobs."""
+    is_in_place = blobs.addresses is not None
+    return expert_launch(device_name(work.seats.device), layout, work.most_rows, is_in_place)
 
 
 def run_matrix(blobs: ExpertBlobs, work: ExpertWork, task: MatrixTask, launch: LaunchShape | None = None) -> None:
     """Multiply every listed expert's matrices with its rows."""
     layout = blobs.layout.matrices[task.matrices[0]]
     steps = decode_steps(layout)
-    launch = launch or expert_launch(layout, work.most_rows)
+    launch = launch or launch_for(blobs, work, layout)
     places = blobs.layout.places()
     first, second = places[task.matrices[0]], places[task.matrices[-1]]
     offsets = [first[array].offset for array in Array]
     expert_matrix_kernel[(layout.tiles * len(task.matrices), work.seats.numel())](
         blobs.memory if blobs.addresses is None else blobs.addresses, blobs.stride,
-        work.seats, work.starts, task.sources, work.places, *task.activations, task.out, task.out.stride(0),
+        work.seats, work.starts, task.sources, work.places, *task.activations.arguments, task.out, task.out.stride(0),
         layout.tiles, layout.rows, layout.columns,
         *offsets, blobs.layout.post_scales.offset + 4 * task.matrices[0],
         *(second[array].offset - first[array].offset for array in Array), *steps.table, steps.offset,
-        **steps.constants, BY_ADDRESS=blobs.addresses is not None,
-        ROWS=launch.rows, UNROLL=launch.unroll, STAGES=launch.stages,
-        num_warps=launch.warps, enable_fp_fusion=False,
+        **steps.constants(launch.uses_matrix_units), **launch.arguments, BY_ADDRESS=blobs.addresses is not None,
     )  # fmt: skip
 
 
 def gate_and_up(
     blobs: ExpertBlobs,
     work: ExpertWork,
-    activations: tuple[torch.Tensor, ...],
+    activations: Activations,
     out: torch.Tensor,
     launch: LaunchShape | None = None,
 ) -> None:
@@ -204,8 +232,8 @@ def gate_and_up(
     run_matrix(blobs, work, MatrixTask((UP,), activations, work.rows, out[:, gate.rows :]), launch)
 
 
-def hidden_rows(layout: BlobLayout, work: ExpertWork, gate_up: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """h as the activations of down: quantized, or three times float32 [places, width] for a float code."""
+def hidden_rows(layout: BlobLayout, work: ExpertWork, gate_up: torch.Tensor, launch: LaunchShape) -> Activations:
+    """h [places, width] as down reads it, from gate_up [places, 2 * width]."""
     places, width = gate_up.shape[0], layout.gate.rows
     experts, positions = work.seats.numel(), work.places.numel()
     if layout.down.code.is_float:
@@ -214,22 +242,14 @@ def hidden_rows(layout: BlobLayout, work: ExpertWork, gate_up: torch.Tensor) -> 
             gate_up, h, work.starts, work.places, experts, width,
             WIDTH=HIDDEN_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
-        return h, h, h
+        return Activations(h, h)
     blocks = layout.down.blocks
-    made = QuantizedRows.empty(places, blocks, gate_up.device)
+    made = Activations.empty(places, blocks, gate_up.device, launch)
     hidden_quantized_kernel[(triton.cdiv(blocks, BLOCKS_A_PROGRAM), positions)](
-        gate_up, made.q.view(torch.int8), made.d, made.sums.view(torch.int16), work.starts, work.places, experts,
-        width, blocks, BLOCKS=BLOCKS_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
+        gate_up, *made.arguments, work.starts, work.places, experts, width, blocks,
+        BLOCKS=BLOCKS_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    return made.q, made.d, made.sums
-
-
-def activations_for(layout: MatrixLayout, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What the matrix kernel reads for x: (q, d, sums), or three times x for a float code."""
-    if layout.code.is_float:
-        return x, x, x
-    made = quantize_rows(x)
-    return made.q, made.d, made.sums
+    return made
 
 
 def expert_rows(
@@ -239,6 +259,7 @@ def expert_rows(
     layout = blobs.layout
     places = x.shape[0] * work.ranks
     gate_up = torch.empty(places, 2 * layout.gate.rows, dtype=torch.float32, device=x.device)
-    gate_and_up(blobs, work, activations_for(layout.gate, x), gate_up, launch)
-    down = MatrixTask((DOWN,), hidden_rows(layout, work, gate_up), work.places, out.view(places, layout.down.rows))
-    run_matrix(blobs, work, down, launch)
+    activations = activations_for(layout.gate, x, launch or launch_for(blobs, work, layout.gate))
+    gate_and_up(blobs, work, activations, gate_up, launch)
+    h = hidden_rows(layout, work, gate_up, launch or launch_for(blobs, work, layout.down))
+    run_matrix(blobs, work, MatrixTask((DOWN,), h, work.places, out.view(places, layout.down.rows)), launch)

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 
 from strata.kernels.instructions import permute_bytes
+from strata.kernels.launch_shapes import is_linear
+from strata.kernels.packed_rows.decode_bytes import BYTES
 from strata.quant.layout import Code, MatrixLayout, MinKind, ScaleKind
 
 
@@ -198,24 +200,37 @@ _MINS = {MinKind.NONE: no_function, MinKind.F16: scale_of_f16, MinKind.SUPER: mi
 class DecodeSteps:
     """What a kernel needs to know of a matrix's code: constexpr arguments, and integers that vary between matrices."""
 
-    constants: dict[str, object]  # CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK
+    code: object  # words of four integers, or values of a float code
+    code_by_bytes: object  # the same integers as bytes, for the matrix units; None for a float code
+    common: dict[str, object]  # SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK
     table: tuple[int, int, int, int]  # sixteen int8 in four int32
     offset: int  # of a linear table: integer = code + offset
+
+    def constants(self, by_bytes: bool = False) -> dict[str, object]:
+        """The constexpr arguments, CODE among them. Raises ValueError for a float code as bytes."""
+        if by_bytes and self.code_by_bytes is None:
+            raise ValueError("a float code has no integers for the matrix units: launch it without them")
+        return self.common | {"CODE": self.code_by_bytes if by_bytes else self.code}
 
 
 def decode_steps(layout: MatrixLayout) -> DecodeSteps:
     """Choose the functions for a matrix's code."""
-    entries = layout.table
-    linear = bool(entries) and entries == tuple(range(entries[0], entries[0] + len(entries)))
-    constants: dict[str, object] = {
-        "CODE": _VALUES[layout.code] if layout.code.is_float else _WORDS[layout.code, linear],
+    entries, linear = layout.table, is_linear(layout.table)
+    is_float = layout.code.is_float
+    common: dict[str, object] = {
         "SCALE": _SCALES[layout.scale_kind],
         "MIN": _MINS[layout.min_kind],
-        "IS_FLOAT": layout.code.is_float,
+        "IS_FLOAT": is_float,
         "IS_LINEAR": linear,
         "HAS_MIN": layout.min_kind is not MinKind.NONE,
-        "SUB_BLOCK": 0 if layout.code is not Code.FP8 and layout.code.is_float else layout.sub_block,
+        "SUB_BLOCK": 0 if layout.code is not Code.FP8 and is_float else layout.sub_block,
     }
     padded = bytes(entry & 0xFF for entry in entries).ljust(16, b"\0")
     words = tuple(int.from_bytes(padded[i : i + 4], "little", signed=True) for i in range(0, 16, 4))
-    return DecodeSteps(constants, (words[0], words[1], words[2], words[3]), entries[0] if linear else 0)
+    return DecodeSteps(
+        _VALUES[layout.code] if is_float else _WORDS[layout.code, linear],
+        None if is_float else BYTES[layout.code, linear],
+        common,
+        (words[0], words[1], words[2], words[3]),
+        entries[0] if linear else 0,
+    )

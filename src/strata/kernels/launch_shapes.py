@@ -1,0 +1,88 @@
+"""What a launch of a matrix kernel is made of, and the classes of weights that share one. Knows no device, no kernel.
+
+Every launch shape gives the same bits; a test and the GPU command's gate hold them against each other.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from strata.quant.layout import Code, MatrixLayout
+
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32)  # more rows are groups of the last
+NARROW_TILES = 400  # a dense matrix of fewer tiles has too few for one warp a tile to fill a large GPU
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """One launch: how many rows share one reading of the weights, on which unit, and how loads are spread."""
+
+    rows: int = 1  # 8, 16 or 32 on the matrix units
+    warps: int = 1  # of a tile of 16 outputs: eight on the matrix units
+    unroll: int = 1  # loop steps whose loads go out together
+    uses_matrix_units: bool = False
+    registers: int | None = None  # most of a thread: the compiler then orders loads for speed, not for few registers
+
+    @property
+    def arguments(self) -> dict[str, int | bool | None]:
+        """What the matrix kernels are launched with: constexpr arguments and options."""
+        return {
+            "num_warps": self.warps,
+            "maxnreg": self.registers,
+            "enable_fp_fusion": False,
+            "ROWS": self.rows,
+            "UNROLL": self.unroll,
+            "ON_MATRIX_UNITS": self.uses_matrix_units,
+        }
+
+
+def dp4a_launch(rows: int, warps: int, unroll: int, registers: int | None = None) -> LaunchShape:
+    """Each row by itself, a few sharing the weights that were read."""
+    return LaunchShape(rows=rows, warps=warps, unroll=unroll, registers=registers)
+
+
+def matrix_launch(rows: int, unroll: int, registers: int | None = None) -> LaunchShape:
+    """Groups of eight rows on the matrix units, a warp for each of the eight lanes."""
+    return LaunchShape(rows=rows, warps=8, unroll=unroll, uses_matrix_units=True, registers=registers)
+
+
+class ShapeClass(Enum):
+    """Where a matrix's work comes from."""
+
+    EXPERTS = "experts"  # listed experts in the GPU's memory
+    IN_PLACE = "in place"  # listed experts in pinned host memory
+    NARROW = "narrow"  # one dense matrix of few tiles
+    WIDE = "wide"  # one dense matrix of many
+
+
+class WeightClass(Enum):
+    """What a weight costs to decode."""
+
+    CODE2 = "code2"
+    CODE4 = "code4"  # the integer is code + offset
+    CODE4_TABLE = "code4 table"
+    CODE8 = "code8"
+    FLOAT = "float"
+
+
+def dense_class(layout: MatrixLayout) -> ShapeClass:
+    """The class of a matrix that stands by itself."""
+    return ShapeClass.NARROW if layout.tiles < NARROW_TILES else ShapeClass.WIDE
+
+
+def weight_class(layout: MatrixLayout) -> WeightClass:
+    """The class of a matrix's code."""
+    if layout.code.is_float:
+        return WeightClass.FLOAT
+    if layout.code is Code.CODE4:
+        return WeightClass.CODE4 if is_linear(layout.table) else WeightClass.CODE4_TABLE
+    return WeightClass.CODE2 if layout.code is Code.CODE2 else WeightClass.CODE8
+
+
+def is_linear(table: tuple[int, ...]) -> bool:
+    """Whether a code's integer is code + offset, so that no table is looked up."""
+    return bool(table) and table == tuple(range(table[0], table[0] + len(table)))
+
+
+def row_bucket(rows: int) -> int:
+    """The least bucket that holds `rows`, or the last."""
+    return next((bucket for bucket in ROW_BUCKETS if bucket >= rows), ROW_BUCKETS[-1])

@@ -1,0 +1,131 @@
+"""The best launches by measurement, one table a device. Data only.
+
+Written by `python -m tests.gpu.tune`, which prints the candidates: medians of graph replays over weights that come from
+memory. Dense matrices of 2,560 x 6,144 (narrow), 10,240 x 2,560 and 248,320 x 2,560 (wide); gate and up and down of
+experts of 2,560 x 640: 10 and 40 of them for one row; for more rows windows that choose 10 of 512 at random, and of
+launches within 6 % there the best where all rows choose the same 40.
+
+NVIDIA H200: 2026-11-30, torch 2.11, Triton 3.6, driver 580.
+"""
+
+from strata.kernels.launch_shapes import LaunchShape, ShapeClass, WeightClass, dp4a_launch, matrix_launch
+
+Key = tuple[ShapeClass, WeightClass]
+
+# One launch for each of ROW_BUCKETS. Experts read in place have none: whatever is launched, the link sets the pace.
+MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
+    "NVIDIA H200": {
+        (ShapeClass.EXPERTS, WeightClass.CODE4): (
+            dp4a_launch(1, 1, 1),
+            dp4a_launch(2, 1, 1),
+            dp4a_launch(4, 1, 1, 168),
+            dp4a_launch(4, 1, 1, 168),
+            dp4a_launch(4, 1, 2),
+            dp4a_launch(4, 1, 2),
+        ),
+        (ShapeClass.EXPERTS, WeightClass.CODE8): (
+            dp4a_launch(1, 1, 4, 128),
+            dp4a_launch(2, 1, 2),
+            dp4a_launch(4, 1, 1, 168),
+            dp4a_launch(8, 1, 1),
+            dp4a_launch(4, 1, 1, 168),
+            dp4a_launch(4, 1, 1, 168),
+        ),
+        (ShapeClass.EXPERTS, WeightClass.CODE2): (
+            dp4a_launch(1, 1, 2),
+            dp4a_launch(2, 1, 2),
+            dp4a_launch(2, 1, 2),
+            dp4a_launch(2, 1, 2),
+            dp4a_launch(2, 1, 2),
+            dp4a_launch(2, 1, 2),
+        ),
+        (ShapeClass.EXPERTS, WeightClass.CODE4_TABLE): (
+            dp4a_launch(1, 2, 2, 96),
+            dp4a_launch(2, 2, 2, 96),
+            dp4a_launch(4, 1, 2, 128),
+            dp4a_launch(2, 1, 1),
+            dp4a_launch(2, 1, 1),
+            dp4a_launch(4, 1, 1),
+        ),
+        (ShapeClass.NARROW, WeightClass.CODE8): (
+            dp4a_launch(1, 4, 4, 96),
+            matrix_launch(8, 4, 128),
+            matrix_launch(8, 4, 128),
+            matrix_launch(8, 4, 128),
+            matrix_launch(8, 4, 128),
+            matrix_launch(16, 2, 128),
+        ),
+        (ShapeClass.NARROW, WeightClass.CODE4): (
+            dp4a_launch(1, 4, 4, 96),
+            matrix_launch(8, 4, 128),
+            matrix_launch(8, 4, 128),
+            matrix_launch(8, 4, 128),
+            matrix_launch(8, 4, 128),
+            matrix_launch(16, 2, 80),
+        ),
+        (ShapeClass.NARROW, WeightClass.CODE2): (
+            dp4a_launch(1, 4, 4, 96),
+            dp4a_launch(2, 2, 2, 96),
+            dp4a_launch(2, 4, 4, 96),
+            matrix_launch(8, 4, 128),
+            matrix_launch(16, 2, 80),
+            matrix_launch(16, 2, 80),
+        ),
+        (ShapeClass.NARROW, WeightClass.CODE4_TABLE): (
+            dp4a_launch(1, 4, 4, 96),
+            dp4a_launch(2, 4, 4, 96),
+            dp4a_launch(2, 4, 4, 96),
+            matrix_launch(8, 4, 128),
+            matrix_launch(16, 2, 128),
+            matrix_launch(32, 2, 128),
+        ),
+        (ShapeClass.NARROW, WeightClass.FLOAT): (
+            dp4a_launch(1, 4, 8, 128),
+            dp4a_launch(2, 4, 8, 128),
+            dp4a_launch(2, 4, 8, 128),
+            dp4a_launch(4, 4, 8, 128),
+            dp4a_launch(8, 4, 8, 128),
+            dp4a_launch(4, 1, 8, 192),
+        ),
+        (ShapeClass.WIDE, WeightClass.CODE8): (
+            dp4a_launch(1, 2, 2, 96),
+            dp4a_launch(2, 2, 2, 96),
+            dp4a_launch(4, 1, 2, 255),
+            matrix_launch(8, 1, 48),
+            matrix_launch(16, 2, 128),
+            matrix_launch(32, 1, 80),
+        ),
+        (ShapeClass.WIDE, WeightClass.CODE4): (
+            dp4a_launch(1, 4, 2, 64),
+            dp4a_launch(2, 2, 2, 96),
+            dp4a_launch(2, 2, 2, 96),
+            matrix_launch(8, 1, 48),
+            matrix_launch(16, 2, 80),
+            matrix_launch(32, 1, 80),
+        ),
+        (ShapeClass.WIDE, WeightClass.CODE2): (
+            dp4a_launch(1, 4, 2, 64),
+            dp4a_launch(2, 2, 2, 96),
+            dp4a_launch(2, 2, 2, 96),
+            dp4a_launch(4, 2, 2, 96),
+            matrix_launch(16, 2, 80),
+            matrix_launch(32, 1, 80),
+        ),
+        (ShapeClass.WIDE, WeightClass.CODE4_TABLE): (
+            dp4a_launch(1, 4, 2, 64),
+            dp4a_launch(2, 4, 4, 96),
+            dp4a_launch(4, 4, 4, 96),
+            matrix_launch(8, 2, 80),
+            matrix_launch(16, 2, 128),
+            matrix_launch(32, 2, 128),
+        ),
+        (ShapeClass.WIDE, WeightClass.FLOAT): (
+            dp4a_launch(1, 4, 8, 128),
+            dp4a_launch(2, 1, 8, 192),
+            dp4a_launch(2, 1, 8, 192),
+            dp4a_launch(4, 1, 8, 192),
+            dp4a_launch(8, 1, 4, 255),
+            dp4a_launch(8, 1, 4, 255),
+        ),
+    },
+}

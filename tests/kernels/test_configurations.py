@@ -1,0 +1,80 @@
+"""The table of launches is whole and allowed; every row count finds one; unknown devices get the stated defaults."""
+
+import pytest
+
+from strata.kernels.configurations import MOST_DEFAULT_ROWS, default_launch, expert_launch, packed_launch
+from strata.kernels.launch_shapes import (
+    ROW_BUCKETS,
+    LaunchShape,
+    ShapeClass,
+    WeightClass,
+    dense_class,
+    dp4a_launch,
+    is_linear,
+    matrix_launch,
+    row_bucket,
+    weight_class,
+)
+from strata.kernels.measured import MEASURED
+from tests.kernels.random_matrices import FP4, KINDS, counting
+
+KIND = {kind.name: kind for kind in KINDS}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 1000])
+def test_a_bucket_is_the_least_that_holds_the_rows(rows: int) -> None:
+    bucket = row_bucket(rows)
+    assert bucket in ROW_BUCKETS
+    assert bucket == ROW_BUCKETS[-1] or bucket >= rows
+    assert all(smaller < rows for smaller in ROW_BUCKETS if smaller < bucket)
+
+
+@pytest.mark.parametrize("device", list(MEASURED))
+def test_a_table_has_an_allowed_launch_for_every_bucket(device: str) -> None:
+    for (_, weights), launches in MEASURED[device].items():
+        assert len(launches) == len(ROW_BUCKETS)
+        for launch in launches:
+            groups = (8, 16, 32) if launch.uses_matrix_units else (1, 2, 4, 8)
+            assert launch.rows in groups and launch.warps in ((8,) if launch.uses_matrix_units else (1, 2, 4))
+            assert not (launch.uses_matrix_units and weights is WeightClass.FLOAT)
+            assert launch.registers is None or launch.registers * launch.warps * 32 <= 65536
+
+
+@pytest.mark.parametrize("device", list(MEASURED))
+def test_what_is_looked_up_is_the_table(device: str) -> None:
+    layout = KIND["q8_0"].layout(2560, 6144)
+    wanted = MEASURED[device][ShapeClass.NARROW, WeightClass.CODE8]
+    assert tuple(packed_launch(device, layout, rows) for rows in ROW_BUCKETS) == wanted
+    assert packed_launch(device, layout, 5) == packed_launch(device, layout, 8)
+    experts = MEASURED[device][ShapeClass.EXPERTS, WeightClass.CODE8]
+    assert expert_launch(device, layout, 3, is_in_place=False) == experts[ROW_BUCKETS.index(4)]
+
+
+def test_unknown_devices_and_experts_in_place_get_the_defaults() -> None:
+    layout = KIND["q4_0"].layout(2560, 6144)
+    for rows in (1, 2, 5, 40):
+        assert packed_launch("a new GPU", layout, rows) == default_launch(rows)
+        for device in MEASURED:
+            assert expert_launch(device, layout, rows, is_in_place=True) == default_launch(rows)
+    assert default_launch(1) == LaunchShape(rows=1, unroll=2)
+    assert default_launch(1000) == LaunchShape(rows=MOST_DEFAULT_ROWS)
+
+
+def test_classes_follow_from_the_layout() -> None:
+    names = {"q2_0": WeightClass.CODE2, "q4_k": WeightClass.CODE4, "iq4_xs": WeightClass.CODE4_TABLE}
+    names |= {"q6_k": WeightClass.CODE8, "fp8": WeightClass.FLOAT, "code2-any-table": WeightClass.CODE2}
+    assert {name: weight_class(KIND[name].layout(16, 256)) for name in names} == names
+    assert dense_class(KIND["q8_0"].layout(2560, 64)) is ShapeClass.NARROW
+    assert dense_class(KIND["q8_0"].layout(10240, 64)) is ShapeClass.WIDE
+    assert is_linear(counting(16, -8)) and not is_linear(FP4) and not is_linear(())
+
+
+def test_a_launch_says_what_it_is() -> None:
+    assert dp4a_launch(2, 4, 1, 64) == LaunchShape(rows=2, warps=4, registers=64)
+    assert matrix_launch(16, 2) == LaunchShape(rows=16, warps=8, unroll=2, uses_matrix_units=True)
+    assert matrix_launch(16, 2).arguments["num_warps"] == 8
+    pytest.importorskip("triton")
+    from strata.kernels.packed_rows.decode import decode_steps
+
+    with pytest.raises(ValueError, match="float code has no integers"):
+        decode_steps(KIND["bf16"].layout(16, 64)).constants(by_bytes=True)
