@@ -8,7 +8,7 @@ CMAKE  ?= cmake
 PEER   ?= llama-cpp-python==0.3.36
 QUESTION ?= What does harbour mean?
 
-.PHONY: help setup demo demo-smollm test fuzz sanitize lint format interpreter page oracle card settings clean
+.PHONY: help setup demo demo-smollm conformance test fuzz sanitize lint format interpreter page oracle card settings clean
 
 help:
 	@echo "make demo    ask the shipped model a question"
@@ -16,6 +16,7 @@ help:
 	@echo "make sanitize  hammer the native library under thread, address and undefined-behaviour sanitizers"
 	@echo "make fuzz    read 20,000 broken weight files     (SECONDS=600 CASES=1000000 SEED=1 for more)"
 	@echo "make demo-smollm  chat with a published GGUF file (fetches 93 MB)"
+	@echo "make conformance  the server's promises: SDKs, fuzzing, load, kills (half an hour; SHORT=1: a minute)"
 	@echo "make oracle  logits against transformers and llama.cpp (builds it: minutes)"
 	@echo "make card    measure the shipped model"
 	@echo "make interpreter  the GPU kernels on this CPU: tiny shapes, every bit"
@@ -38,6 +39,17 @@ demo: $(STAMP)
 demo-smollm: $(STAMP)
 	@PYTHONPATH=src:. $(BIN)/python -m tests.oracle.llama_cpp.smollm >/dev/null
 	$(BIN)/strata chat --model build/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# The SDKs of a year ago lie in a folder of their own.
+OLD_SDKS := build/sdks-2025-11
+conformance: $(STAMP)
+ifdef SHORT
+	PYTHONPATH=src:. $(BIN)/python -m tests.conformance --short
+else
+	$(BIN)/python -m pip install --quiet -e '.[conformance]'
+	@test -d $(OLD_SDKS) || $(BIN)/python -m pip install --quiet --target $(OLD_SDKS) openai==2.8.1 anthropic==0.74.0
+	PYTHONPATH=src:. $(BIN)/python -m tests.conformance --old-sdks $(OLD_SDKS)
+endif
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(TESTS)
@@ -82,7 +94,7 @@ oracle: $(STAMP)
 
 # needs build/corpus: python -m training.prepare
 card: $(STAMP)
-	$(BIN)/python -m pip install --quiet -e '.[training]'
+	@$(BIN)/python -c 'import matplotlib, pyppmd' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[training]'
 	$(BIN)/python -m training.card
 
 # docs/settings.md from the code

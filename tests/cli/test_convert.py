@@ -1,5 +1,6 @@
 """`strata convert` writes files that Strata runs and llama.cpp's keys describe; mistakes leave nothing."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        (["ple_layer_ids=[1,2]"], "2 n-gram layers; the format has room for one"),
+        (["ple_layer_ids=[1,2]"], "ple_layer_ids = .1, 2.: 2 n-gram layers; the format has room for one"),
         (["output_gate_type=silu"], "output_gate_type = silu"),
         (["norm_topk_prob=false"], "norm_topk_prob = false"),
         (["linear_value_head_dim=32"], "they must be alike"),
@@ -158,3 +159,39 @@ def test_the_architecture_follows_from_the_config() -> None:
     parsed = family_of(config).parse_config(config)
     assert architecture_for(parsed).name == "qwen3next"
     assert model_pairs(parsed, "m", "Q4_0", None)[3].value == 2
+
+
+def test_a_file_that_llama_cpp_does_not_load_is_told(tmp_path: Path) -> None:
+    for width, expected in ((64, []), (32, ["ple_embed_dim = 32 and hidden_size = 64"])):
+        synth("qwen4_exp", tmp_path / f"m{width}", fields=[f"ple_embed_dim={width}"])
+        said = convert_model(tmp_path / f"m{width}", tmp_path / f"{width}.gguf", "Q8_0")
+        warnings = [sentence for sentence in said if sentence.startswith("warning: llama.cpp cannot load this file")]
+        assert [words in warning for words, warning in zip(expected, warnings, strict=True)] == [True] * len(expected)
+
+
+def test_end_ids_outside_the_vocabulary_are_told_and_not_written(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED, tmp_path / "m")
+    fields = json.loads((tmp_path / "m" / "generation_config.json").read_text())
+    (tmp_path / "m" / "generation_config.json").write_text(json.dumps(fields | {"eos_token_id": [2, 99_999]}))
+    said = " ".join(convert_model(tmp_path / "m", tmp_path / "m.gguf", "Q8_0"))
+    assert "warning: eos_token_id names 99,999, the vocabulary has 8,192 tokens" in said
+    metadata = open_gguf(tmp_path / "m.gguf").metadata
+    ends = [
+        metadata.integer(f"tokenizer.ggml.{key}_token_id")
+        for key in ("eos", "eot")
+        if f"tokenizer.ggml.{key}_token_id" in metadata
+    ]
+    assert 2 in ends
+    assert 99_999 not in ends
+    with Engine(tmp_path / "m") as engine:
+        assert any("eos_token_id names 99,999" in notice for notice in engine.notices)
+
+
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("strata.weights.gguf_writer._write_tensor", full)
+    with pytest.raises(StrataError, match=r"has no room: the file takes .* nothing was kept"):
+        convert_model(gguf_models.directory("qwen3_moe"), tmp_path / "m.gguf", "Q8_0")
+    assert list(tmp_path.iterdir()) == []

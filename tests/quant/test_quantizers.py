@@ -75,3 +75,13 @@ def test_read_only_formats_say_so() -> None:
 def test_division_by_nothing_gives_nothing() -> None:
     found = fitting.divide(np.array([1, 1e30, 2], np.float32), np.array([0, 1e-30, 4], np.float32))
     assert found.tolist() == [0, 0, 0.5]
+
+
+@pytest.mark.parametrize("kept", WRITTEN, ids=lambda kept: kept.name)
+def test_a_block_is_the_same_whatever_stands_beside_it(kept: formats.Format) -> None:
+    """Blocks are quantized in tiles; threads and the size of a chunk must not show in a file."""
+    size = max(kept.block_weights, 32)
+    values = weights((2003, size))
+    whole = kept.quantize(values).reshape(len(values), -1)
+    for rows in (slice(0, 1), slice(1, 8), slice(1995, 2003)):
+        assert np.array_equal(kept.quantize(values[rows]).reshape(-1, whole.shape[1]), whole[rows])

@@ -28,10 +28,11 @@ class LlamaCppModel:
     """One GGUF file in llama.cpp with one conversation.
 
     exact: keys and values in float32 and plain attention, to compare logits; else llama.cpp's own choices, for speed.
+    watch: the package's `ggml_backend_sched_eval_callback`, shown every tensor that it asks for while it is computed.
     Raises EngineError if the package is missing, ModelError if it cannot load the file.
     """
 
-    def __init__(self, file: Path, threads: int, context: int, exact: bool = False) -> None:
+    def __init__(self, file: Path, threads: int, context: int, exact: bool = False, watch: Any = None) -> None:
         if not is_installed():
             raise EngineError(HOW_TO_GET_IT)
         import llama_cpp
@@ -52,6 +53,8 @@ class LlamaCppModel:
         if exact:
             options.type_k = options.type_v = llama_cpp.GGML_TYPE_F32
             options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        if watch is not None:
+            options.cb_eval = watch
         self._context = llama_cpp.llama_init_from_model(self._model, options)
         if not self._context:
             raise ModelError(f"llama.cpp cannot make a context of {context:,} tokens for {file}")

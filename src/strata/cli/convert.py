@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.text import Text
 
 from strata.cli.console import printable, progress_bar
-from strata.cli.gguf_keys import architecture_for, heads_of, model_pairs
+from strata.cli.gguf_keys import architecture_for, heads_of, llama_cpp_problems, model_pairs
 from strata.cli.gguf_plan import check_type, plan_tensors
 from strata.cli.model_report import gib, require_fit
 from strata.errors import ModelError
 from strata.models.families import family_of
 from strata.models.qwen4_exp_config import Qwen4ExpConfig
 from strata.text.gguf_vocabulary import tokenizer_pairs, without_tokenizer
+from strata.text.text_facts import end_ids_problem
+from strata.text.tokenizer import read_tokenizer_files
 from strata.types import ProgressCallback
 from strata.weights.gguf import is_gguf
 from strata.weights.gguf_writer import write_gguf
@@ -87,6 +89,10 @@ def convert_model(
         sizes[tensor.type.name] = sizes.get(tensor.type.name, 0) + tensor.stored_bytes
     kinds = ", ".join(f"{gib(count)} {name}" for name, count in sorted(sizes.items(), key=lambda item: -item[1]))
     sentences = [f"wrote {out}: {len(tensors):,} tensors, {gib(size)} ({kinds})"]
+    sentences += llama_cpp_problems(config)
+    ends = {*config.end_of_text_ids, *(read_tokenizer_files(directory).end_of_text_ids if has_tokenizer else ())}
+    if problem := end_ids_problem(ends, config.vocabulary_size):
+        sentences.append(f"warning: {problem}")
     if not has_tokenizer:
         sentences.append("note: the directory has no tokenizer, so the file has none: it cannot be talked to")
     if any(name.startswith("mtp.") for name in source.names()):

@@ -26,6 +26,18 @@ def architecture_for(config: Config) -> Architecture:
     return found
 
 
+def llama_cpp_problems(config: Config) -> tuple[str, ...]:
+    """Why llama.cpp (0.5.0, October 2026) does not load a file of this model, which Strata loads."""
+    if not isinstance(config, Qwen4ExpConfig):
+        return ()
+    return tuple(
+        f"warning: llama.cpp cannot load this file: ple_embed_dim = {shape.embed_dim:,} and hidden_size = "
+        f"{config.hidden_size:,}; it loads a model where they are alike"
+        for shape in config.ngrams.values()
+        if shape.embed_dim != config.hidden_size
+    )
+
+
 def heads_of(config: Config) -> Heads:
     """The heads that orders of rows depend on."""
     delta = config.delta_net
@@ -72,7 +84,8 @@ def _unsayable(config: Config) -> str | None:
     if not config.moe.normalize_weights:
         return "norm_topk_prob = false"
     if len(config.ngrams) > 1:
-        return f"it has {len(config.ngrams)} n-gram layers; the format has room for one"
+        layers = [layer + 1 for layer in config.ngrams]
+        return f"ple_layer_ids = {layers}: {len(layers)} n-gram layers; the format has room for one"
     return None
 
 

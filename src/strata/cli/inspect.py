@@ -77,7 +77,7 @@ def show(report: ModelReport, console: Console) -> None:
     )
     for label, value in _pc_lines(report):
         console.print(Text.assemble((f"{label:11}", "cyan"), printable(value)), soft_wrap=True)
-    for notice in report.stored.notices:
+    for notice in (*report.text.problems, *report.stored.notices):
         console.print(Text(f"note: {printable(notice)}"), soft_wrap=True)
     style = "bold green" if report.verdict.can_run else "bold red"
     console.print(Text(report.verdict.sentence, style=style), soft_wrap=True)
@@ -105,9 +105,7 @@ def _facts(report: ModelReport) -> list[tuple[str, str]]:
     if config.get("mtp_num_hidden_layers"):
         use = "" if count.by_part[Part.MTP] else ", not used with this family yet"
         lines.append(("drafts", f"{config['mtp_num_hidden_layers']} MTP layer{use}"))
-    tokenizer = "present" if report.has_tokenizer else "missing"
-    template = "present" if report.has_template else "missing"
-    lines.append(("text", f"tokenizer {tokenizer}, chat template {template}"))
+    lines += [("tokenizer", report.text.tokenizer), ("chat template", report.text.template)]
     formats = ", ".join(f"{gib(size)} {code}" for code, size in report.stored.formats.items())
     where = "in the files" if report.stored.is_present else "expected; there are no weight files here"
     lines.append(("weights", f"{gib(report.stored.total_bytes)} {where} ({formats})"))

@@ -6,11 +6,13 @@ Knows where each fact comes from; how it looks on a terminal is the command's bu
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from strata.build import held_as, held_sizes
 from strata.errors import SettingsError, WeightFileError
 from strata.hardware import Hardware, MemoryFacts, disk_free_bytes, read_hardware
 from strata.models.families import family_of
@@ -23,11 +25,15 @@ from strata.models.needs import (
     part_of,
     place_in_ram,
     place_on_card,
+    reading_bytes,
     state_bytes,
 )
 from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
 from strata.quant.growth import Packed, packed_format
 from strata.settings import EngineSettings
+from strata.text.loading import tokenizer_of
+from strata.text.text_facts import MISSING, TextFacts, read_text_facts
+from strata.text.tokenizer import load_tokenizer
 from strata.weights.directory import read_config
 from strata.weights.fp8 import scale_shape
 from strata.weights.gguf_source import GgufSource
@@ -69,7 +75,8 @@ class ModelReport:
     stored: StoredWeights
     has_tokenizer: bool
     has_template: bool
-    dtype: str
+    text: TextFacts
+    dtype: str  # what weights are held in, in words
     context: int
     state_fixed_bytes: int
     state_bytes_per_token: float
@@ -91,7 +98,8 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
     source = open_model(directory) if has_weights(directory) else None
     config = source.config if source is not None else read_config(directory)
     family = family_of(config)
-    shapes = family.expected_tensors(family.parse_config(config))
+    parsed = family.parse_config(config)
+    shapes = family.expected_tensors(parsed)
     if source is not None:
         require_fit(source, shapes)
     text = config.get("text_config") or config
@@ -101,11 +109,15 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
     stored_sizes = _stored_sizes(shapes, source, config)
     hardware = read_hardware()
     loaded = {name: shape for name, shape in shapes.items() if engine.drafts > 0 or part_of(name) is not Part.MTP}
-    held_sizes = {name: math.prod(shape) * element_bytes for name, shape in loaded.items()}
-    today = place_in_ram(held_sizes, state.at(tokens), RESIDENT_TABLE_BYTES)
+    if source is None:
+        sizes, held = {name: math.prod(shape) * element_bytes for name, shape in loaded.items()}, dtype
+    else:
+        sizes, held = held_sizes(source, loaded, engine), held_as(engine)
+    working = reading_bytes(config, min(engine.chunk_rows, parsed.max_position))
+    today = place_in_ram(sizes, state.at(tokens), RESIDENT_TABLE_BYTES, working)
     has_tokenizer = _has_tokenizer(source, directory)
     missing = [name for name, held in (("tokenizer", has_tokenizer), ("weights", source)) if not held]
-    conditions = f"{dtype} with one conversation of {tokens:,} tokens"
+    conditions = f"{held} with one conversation of {tokens:,} tokens"
     return ModelReport(
         path=str(directory),
         family=family.name,
@@ -115,7 +127,8 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         stored=_stored_weights(source, shapes, stored_sizes, config),
         has_tokenizer=has_tokenizer,
         has_template=_has_template(source, directory),
-        dtype=dtype,
+        text=_text_facts(source, directory, parsed) if has_tokenizer else MISSING,
+        dtype=held,
         context=tokens,
         state_fixed_bytes=state.fixed,
         state_bytes_per_token=state.per_token,
@@ -227,6 +240,11 @@ def _has_tokenizer(source: ModelSource | None, path: Path) -> bool:
     return (path / "tokenizer.json").is_file()
 
 
+def _text_facts(source: ModelSource | None, path: Path, config: Any) -> TextFacts:
+    load = partial(load_tokenizer, path) if source is None else partial(tokenizer_of, source)
+    return read_text_facts(load, config.end_of_text_ids, config.vocabulary_size)
+
+
 def _has_template(source: ModelSource | None, directory: Path) -> bool:
     if isinstance(source, GgufSource):
         return "tokenizer.chat_template" in source.model.metadata
@@ -257,6 +275,7 @@ def report_as_json(report: ModelReport) -> dict[str, Any]:
         "packed": [{**vars(each), "grows": each.grows} for each in packed_formats(report)],
         "has_tokenizer": report.has_tokenizer,
         "has_chat_template": report.has_template,
+        "text": vars(report.text),
         "dtype": report.dtype,
         "context": report.context,
         "state": {

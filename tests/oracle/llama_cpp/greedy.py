@@ -8,16 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from strata.bench.llama_cpp import LlamaCppModel
 from strata.engine.control import RunControl
 from strata.engine.engine import TokenEngine
 from strata.engine.request import TokenRequest, TokensDrawn
-from strata.models.base import LogitRows, Segment
 from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
+from strata.scheduler.due import Limits
+from strata.scheduler.runner import RequestRunner
+from strata.scheduler.scheduler import Scheduler
 from strata.text.tokenizer import Tokenizer
 from tests.oracle.llama_cpp.prompts import PROMPTS, Prompt
 
@@ -73,7 +74,8 @@ def find_parting(engine: TokenEngine, text: GreedyText) -> Parting | None:
     """Continue the prompt ourselves; None if we say the same."""
     options = SamplingOptions(temperature=0.0, max_tokens=len(text.token_ids), logprobs=20)
     draws: list[Draw] = []
-    for event in engine.run(TokenRequest(tuple(text.prompt_ids), options), RunControl()):
+    runner = RequestRunner(lambda: Scheduler(engine, Limits(slots=1)))
+    for event in runner.run(TokenRequest(tuple(text.prompt_ids), options), RunControl()):
         if isinstance(event, TokensDrawn):
             draws += event.draws
     for index, (draw, theirs) in enumerate(zip(draws, text.token_ids, strict=True)):
@@ -82,15 +84,6 @@ def find_parting(engine: TokenEngine, text: GreedyText) -> Parting | None:
             ours = shares[draw.token_id] - shares.get(theirs, float("-inf"))
             return Parting(text.name, index, text.margins[index], ours)
     return None
-
-
-def other_choices(engine: TokenEngine, text: GreedyText) -> list[float]:
-    """llama.cpp's margins at those of its tokens, all read at once, where we would have said another."""
-    state = engine.model.new_state()
-    token_ids = torch.tensor(text.prompt_ids + text.token_ids)
-    logits = engine.model.read([Segment(state, token_ids[:-1])], LogitRows.ALL).logits[len(text.prompt_ids) - 1 :]
-    best = logits.argmax(dim=1).tolist()
-    return [margin for mine, token, margin in zip(best, text.token_ids, text.margins, strict=True) if mine != token]
 
 
 def _answer(model: LlamaCppModel, prompt: Prompt) -> GreedyText:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from strata.quant.formats.base import Bytes, Floats, Format, Storage, half, half_bits, nibbles, words_of_nibbles
-from strata.quant.formats.fitting import fit_signed, to_half
+from strata.quant.formats.fitting import fit_signed, join_nibbles, to_half
 from strata.quant.layout import Code, ScaleKind
 from strata.quant.rows import RowMajor
 
@@ -18,8 +18,8 @@ def _split(blocks: Bytes) -> RowMajor:
 
 def _quantize(values: Floats) -> Bytes:
     scale, codes = fit_signed(values, -8, 7)
-    unsigned = (codes + 8).astype(np.uint8)
-    return np.concatenate((to_half(scale).view(np.uint8), unsigned[:, :16] | (unsigned[:, 16:] << 4)), axis=1)
+    unsigned = (codes + np.int8(8)).view(np.uint8)
+    return np.concatenate((to_half(scale).view(np.uint8), join_nibbles(unsigned)), axis=1)
 
 
 Q4_0 = Format(

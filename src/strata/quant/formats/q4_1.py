@@ -3,7 +3,7 @@
 import numpy as np
 
 from strata.quant.formats.base import Bytes, Floats, Format, Storage, half, half_bits, nibbles, words_of_nibbles
-from strata.quant.formats.fitting import affine_codes, as_half, fit_affine, to_half
+from strata.quant.formats.fitting import fit_affine_codes, join_nibbles, to_half
 from strata.quant.layout import Code, MinKind, ScaleKind
 from strata.quant.rows import RowMajor
 
@@ -19,10 +19,9 @@ def _split(blocks: Bytes) -> RowMajor:
 
 
 def _quantize(values: Floats) -> Bytes:
-    scale, low = (as_half(each) for each in fit_affine(values, 15))
-    codes = affine_codes(values, scale, low, 15).astype(np.uint8)
+    scale, low, codes = fit_affine_codes(values, 15)
     halves = [to_half(each).view(np.uint8) for each in (scale, low)]
-    return np.concatenate((*halves, codes[:, :16] | (codes[:, 16:] << 4)), axis=1)
+    return np.concatenate((*halves, join_nibbles(codes)), axis=1)
 
 
 Q4_1 = Format(

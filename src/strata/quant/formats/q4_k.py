@@ -87,7 +87,7 @@ def _quantize(values: Floats, high: int) -> tuple[Bytes, Bytes]:
     codes = affine_codes(groups, (d * scales).reshape(-1, 1), -(dmin * minimums).reshape(-1, 1), high)
     heads = [to_half(each).view(np.uint8) for each in (d, dmin)]
     packed = _join_scales(scales.astype(np.uint8), minimums.astype(np.uint8))
-    return np.concatenate((*heads, packed), axis=1), codes.astype(np.uint8).reshape(-1, 256)
+    return np.concatenate((*heads, packed), axis=1), codes.reshape(-1, 256)
 
 
 def _join_nibbles(codes: Bytes) -> Bytes:

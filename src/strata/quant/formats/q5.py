@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.quant.formats.base import Bytes, Floats, Format, Storage, half, half_bits, nibbles
-from strata.quant.formats.fitting import affine_codes, as_half, fit_affine, fit_signed, to_half
+from strata.quant.formats.fitting import fit_affine_codes, fit_signed, join_nibbles, to_half
 from strata.quant.formats.q4_1 import SIGN_OF_HALF
 from strata.quant.layout import Code, MinKind, ScaleKind
 from strata.quant.packed import join_codes
@@ -23,8 +23,8 @@ def _codes(blocks: Bytes, offset: int) -> Bytes:
 def _join(codes: Bytes) -> Bytes:
     """codes [n, 32] -> the fifth bits and the nibbles, [n, 20] bytes."""
     fifth = np.packbits(codes >> 4, axis=1, bitorder="little")
-    low = codes & 15
-    return np.concatenate((fifth, low[:, :16] | (low[:, 16:] << 4)), axis=1)
+    low = codes & np.uint8(15)
+    return np.concatenate((fifth, join_nibbles(low)), axis=1)
 
 
 def _words(codes: NDArray[np.int8]) -> NDArray[np.uint32]:
@@ -41,7 +41,7 @@ def _split_0(blocks: Bytes) -> RowMajor:
 
 def _quantize_0(values: Floats) -> Bytes:
     scale, codes = fit_signed(values, -16, 15)
-    return np.concatenate((to_half(scale).view(np.uint8), _join((codes + 16).astype(np.uint8))), axis=1)
+    return np.concatenate((to_half(scale).view(np.uint8), _join((codes + np.int8(16)).view(np.uint8))), axis=1)
 
 
 def _dequantize_1(blocks: Bytes) -> Floats:
@@ -54,8 +54,7 @@ def _split_1(blocks: Bytes) -> RowMajor:
 
 
 def _quantize_1(values: Floats) -> Bytes:
-    scale, low = (as_half(each) for each in fit_affine(values, 31))
-    codes = affine_codes(values, scale, low, 31).astype(np.uint8)
+    scale, low, codes = fit_affine_codes(values, 31)
     return np.concatenate((*(to_half(each).view(np.uint8) for each in (scale, low)), _join(codes)), axis=1)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.quant.formats.base import Bytes, Floats, Format, Storage, half, half_bits
-from strata.quant.formats.fitting import as_half, divide, fit_signed, to_half
+from strata.quant.formats.fitting import as_half, divide, fit_signed, signed_codes, to_half
 from strata.quant.layout import Code, ScaleKind
 from strata.quant.packed import join_codes
 from strata.quant.rows import RowMajor
@@ -42,8 +42,8 @@ def _quantize(values: Floats) -> Bytes:
     wished = wished.reshape(-1, 16)
     d = as_half(np.abs(wished).max(axis=1, keepdims=True) / np.float32(127))
     scales = np.rint(divide(wished, d)).clip(-127, 127)
-    integers = np.rint(divide(groups, (d * scales).reshape(-1, 1))).clip(-32, 31)
-    codes = (integers + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    integers = signed_codes(groups, (d * scales).reshape(-1, 1), -32, 31)
+    codes = (integers + np.int8(32)).view(np.uint8).reshape(-1, 2, 4, 32)
     low = (codes & 15).reshape(-1, 2, 2, 64)
     high = ((codes >> 4) << _SHIFTS).sum(axis=2, dtype=np.uint8)
     parts = ((low[:, :, 0] | (low[:, :, 1] << 4)).reshape(-1, 128), high.reshape(-1, 64))
