@@ -17,7 +17,10 @@ from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
 from strata.errors import EngineError, RequestError
 from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
-from strata.settings import GenerationSettings, Settings, resolve
+from strata.scheduler.due import Limits
+from strata.scheduler.runner import RequestRunner
+from strata.scheduler.scheduler import Scheduler
+from strata.settings import EngineSettings, GenerationSettings, Settings, resolve
 from strata.text.stop_strings import StopMatcher
 from strata.text.tokenizer import Tokenizer
 from strata.types import Finished, FinishReason, Message, ProgressCallback, TextPiece, Usage
@@ -29,7 +32,9 @@ class Engine:
     `model` is a model directory, by default the small model that ships with strata. What is not given is taken from
     the environment (STRATA_THREADS ...), then from the settings file, then from the defaults (docs/settings.md).
     `settings`: resolved ones, instead of the four before. `progress(stage, done, total)` is called while the weights
-    and while a prompt are read. Several generations may be under way at once, in several threads; they take turns.
+    and while a prompt are read. Several generations may be under way at once, in several threads: whoever waits for the
+    next piece of one drives them all, `settings.engine.slots` of them side by side. A conversation that has ended stays
+    in its slot: its next turn reads only what is new (`usage.cached_tokens`).
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class Engine:
         directory = None if model is None else Path(model)
         self._progress = progress
         self._loaded: LoadedModel | None = load_model(directory, self.settings.engine, progress)
+        self._runner: RequestRunner | None = make_runner(self._loaded, self.settings.engine)
 
     def __enter__(self) -> "Engine":
         return self
@@ -118,7 +124,7 @@ class Engine:
         """Let go of the model. Generations under way must have ended; calling it again does nothing."""
         if self._loaded is not None and self._loaded.tokenizer.chat_template is not None:
             self._loaded.tokenizer.chat_template.close()
-        self._loaded = None
+        self._loaded = self._runner = None
 
     def _ready(self) -> LoadedModel:
         if self._loaded is None:
@@ -135,7 +141,18 @@ class Engine:
         request = TokenRequest(tuple(token_ids), options, ends | frozenset(options.stop_token_ids))
         loaded.engine.check(request)
         control = RunControl(self._progress)
-        return Generation(request, loaded.engine.run(request, control), loaded.tokenizer, control.cancel)
+        assert self._runner is not None, "what is loaded has its runner"
+        return Generation(request, self._runner.run(request, control), loaded.tokenizer, control.cancel, control.keep)
+
+
+def make_runner(loaded: LoadedModel, settings: EngineSettings) -> RequestRunner:
+    """What runs requests of token ids on a loaded model, in this process."""
+
+    def new_scheduler() -> Scheduler:
+        loaded.engine.forget_all()
+        return Scheduler(loaded.engine, Limits.of(settings, loaded.slots))
+
+    return RequestRunner(new_scheduler)
 
 
 def default_options(settings: GenerationSettings, **changes: Any) -> SamplingOptions:
@@ -155,6 +172,7 @@ class Generation(Iterator[TextPiece | Finished]):
         events: Generator[TokensDrawn | RunEnded, None, None],
         tokenizer: Tokenizer,
         cancel: Callable[[], None],
+        keep: Callable[[int], None] = lambda tokens: None,
     ) -> None:
         self.request = request
         self.finished: Finished | None = None
@@ -163,6 +181,7 @@ class Generation(Iterator[TextPiece | Finished]):
         self._text = tokenizer.detokenizer()
         self._stops = StopMatcher(request.options.stop)
         self._cancel = cancel
+        self._keep = keep  # told how many tokens the reply has if it ends in front of some that came
         self._waiting: deque[TextPiece | Finished] = deque()
 
     @property
@@ -206,6 +225,7 @@ class Generation(Iterator[TextPiece | Finished]):
                 kept = dataclasses.replace(event.usage, completion_tokens=event.usage.completion_tokens - unused)
                 self.finished = Finished(FinishReason.STOP, kept, stop_string=found.stop)
                 self._waiting.append(self.finished)
+                self._keep(kept.completion_tokens)
                 self._events.close()  # lets go of the slot
                 return
 

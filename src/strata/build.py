@@ -4,7 +4,7 @@ The only file that knows every part and wires them; no part is made anywhere els
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,24 @@ import torch
 
 from strata import models_shipped
 from strata.engine.engine import TokenEngine, is_out_of_memory
+from strata.engine.messages import ModelFacts
+from strata.engine.placement import full_slot_bytes, slots_that_fit
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError
 from strata.hardware import read_cpu, read_memory
 from strata.models.base import LanguageModel
 from strata.models.families import Family, family_of
 from strata.models.fast.attach import attach_fast_windows
-from strata.models.needs import Part, part_of, place_in_ram
+from strata.models.fast.loading import open_packed_weights
+from strata.models.fast.packing import held_bytes_packed
+from strata.models.needs import Part, part_of, place_in_ram, reading_bytes, state_bytes
 from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
 from strata.native import library
 from strata.native.pool import Pool
+from strata.sampling.grammar_compile import GrammarFactory
 from strata.settings import EngineSettings
-from strata.text.loading import tokenizer_of
+from strata.text.grammar_vocabulary import grammar_vocabulary
+from strata.text.loading import tokenizer_files_of, tokenizer_of
+from strata.text.text_facts import end_ids_problem
 from strata.text.tokenizer import Tokenizer
 from strata.types import ProgressCallback
 from strata.weights.opening import ModelSource, has_weights, open_model
@@ -42,6 +49,8 @@ class LoadedModel:
     engine: TokenEngine
     end_of_text_ids: frozenset[int]
     notices: tuple[str, ...]  # sentences for the user about what was left out
+    slots: int  # conversations that run at once
+    slot_bytes: int  # what a full one takes
 
 
 def load_model(
@@ -69,17 +78,46 @@ def load_model(
     _check_memory(family, config, source, settings)
     torch.set_num_threads(settings.threads or fitting_threads(config.hidden_size))
     model = _load_weights(family, config, source, settings, on_progress)
-    if _wants_native_windows(settings):
-        _attach_native_windows(model, source, settings.threads or fitting_threads(config.hidden_size), on_progress)
     notices = source.notices
     if settings.drafts and model.draft_head is None:
         notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
+    ends = tokenizer.eos_token_ids | frozenset(config.end_of_text_ids)
+    if problem := end_ids_problem(ends, config.vocabulary_size):
+        notices += (problem,)
+    grammars = GrammarFactory(lambda: grammar_vocabulary(tokenizer, ends, config.vocabulary_size))
+    engine = TokenEngine(model, settings, grammars)
+    state = state_bytes(source.config, getattr(torch, settings.dtype).itemsize)
+    slot_bytes = full_slot_bytes(state, engine.context)
     return LoadedModel(
         directory=directory,
         tokenizer=tokenizer,
-        engine=TokenEngine(model, settings),
-        end_of_text_ids=tokenizer.eos_token_ids | frozenset(config.end_of_text_ids),
+        engine=engine,
+        end_of_text_ids=ends,
         notices=notices,
+        slots=slots_that_fit(settings.slots, slot_bytes, read_memory().usable, engine.context),
+        slot_bytes=slot_bytes,
+    )
+
+
+def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
+    """What others may know of a loaded model. Opens its files once more; reads no weight."""
+    source = open_model(loaded.directory, settings.quantize)
+    family = family_of(source.config)
+    config = family.parse_config(source.config)
+    shapes = family.expected_tensors(config)
+    return ModelFacts(
+        name=loaded.directory.name,
+        family=family.name,
+        context=loaded.engine.context,
+        trained_context=config.max_position,
+        vocabulary_size=config.vocabulary_size,
+        parameters=sum(map(math.prod, shapes.values())),
+        weight_bytes=sum(map(source.stored_bytes, set(_wanted_names(shapes, settings)) & set(source.names()))),
+        slots=loaded.slots,
+        slot_bytes=loaded.slot_bytes,
+        end_of_text_ids=loaded.end_of_text_ids,
+        tokenizer=tokenizer_files_of(source),
+        notices=loaded.notices,
     )
 
 
@@ -97,31 +135,34 @@ def _check_context(settings: EngineSettings, max_position: int) -> None:
 
 def _check_memory(family: Family, config: Any, source: ModelSource, settings: EngineSettings) -> None:
     """Refuse a model that does not fit before the system ends the process for it."""
-    bytes_each = getattr(torch, settings.dtype).itemsize
-    names = _wanted_names(family.expected_tensors(config), settings)
-    sizes = {name: math.prod(shape) * bytes_each for name, shape in family.expected_tensors(config).items()}
-    needed = place_in_ram({name: sizes[name] for name in names}, 0, RESIDENT_TABLE_BYTES).ram_bytes
-    if _wants_native_windows(settings):  # windows have the matrices a second time, in the code of the file
-        needed += sum(
-            source.stored_bytes(name) for name in set(names) & set(source.names()) if part_of(name) is not Part.NGRAM
-        )
+    shapes = family.expected_tensors(config)
+    sizes = held_sizes(source, {name: shapes[name] for name in _wanted_names(shapes, settings)}, settings)
+    working = reading_bytes(source.config, min(settings.chunk_rows, config.max_position))
+    needed = place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes
     memory = read_memory()
     if memory.total and needed > memory.usable:
         raise ModelError(
-            f"this model needs {needed / 2**30:.1f} GiB of memory in {settings.dtype} and "
+            f"this model needs {needed / 2**30:.1f} GiB of memory in {held_as(settings)} and "
             f"{memory.usable / 2**30:.1f} GiB are free: `strata inspect` shows what takes how much"
         )
 
 
-def _wants_native_windows(settings: EngineSettings) -> bool:
+def held_sizes(source: ModelSource, shapes: Mapping[str, tuple[int, ...]], settings: EngineSettings) -> dict[str, int]:
+    """Bytes in memory of a model's tensors under these settings."""
+    if is_packed(settings):
+        return held_bytes_packed(source, shapes)
+    bytes_each = getattr(torch, settings.dtype).itemsize
+    return {name: math.prod(shape) * bytes_each for name, shape in shapes.items()}
+
+
+def held_as(settings: EngineSettings) -> str:
+    """In which type weights are held, in words."""
+    return "the files' types" if is_packed(settings) else settings.dtype
+
+
+def is_packed(settings: EngineSettings) -> bool:
+    """Whether the C++ library holds and computes the model, in the codes of its files."""
     return settings.cpu_path == "native" and settings.dtype == "float32" and library.is_available()
-
-
-def _attach_native_windows(
-    model: LanguageModel, source: ModelSource, threads: int, on_progress: ProgressCallback | None
-) -> None:
-    """Windows in C++ from now on, on `threads` threads of their own."""
-    attach_fast_windows(model, source, Pool(threads), on_progress)
 
 
 def _wanted_names(names: Collection[str], settings: EngineSettings) -> list[str]:
@@ -147,21 +188,51 @@ def _load_weights(
     settings: EngineSettings,
     on_progress: ProgressCallback | None,
 ) -> LanguageModel:
-    """Read the tensors that the family wants, in the compute dtype, and report the bytes read."""
-    held = _wanted_names(source.names(), settings)
-    if on_progress is not None:
-
-        def report(done: int, total: int, _: str) -> None:
-            on_progress("loading the model", min(done, total), total)  # a family may read a tensor twice
-
-        source.report_progress(set(family.expected_tensors(config)).intersection(held), report)
+    """Read what the family wants, packed for the C++ library or as tensors in the compute dtype."""
+    names = _wanted_names(source.names(), settings)
     try:
-        return family.load(config, _ChosenTensors(source, held), getattr(torch, settings.dtype))
+        if is_packed(settings):
+            pool = Pool(settings.threads or fitting_threads(config.hidden_size))
+            return _load_packed(family, config, source, names, pool, on_progress)
+        return _load_tensors(family, config, source, names, getattr(torch, settings.dtype), on_progress)
     except (MemoryError, RuntimeError) as failure:
         if not is_out_of_memory(failure):
             raise
         raise EngineError(
             "out of memory while the weights were read: `strata inspect` shows what takes how much"
         ) from failure
+
+
+def _load_packed(
+    family: Family,
+    config: Any,
+    source: ModelSource,
+    names: Collection[str],
+    pool: Pool,
+    on_progress: ProgressCallback | None,
+) -> LanguageModel:
+    weights = open_packed_weights(source, names, pool, on_progress)
+    model = family.build(config, weights)
+    weights.report_progress(None)
+    attach_fast_windows(model, pool)
+    return model
+
+
+def _load_tensors(
+    family: Family,
+    config: Any,
+    source: ModelSource,
+    names: Collection[str],
+    dtype: torch.dtype,
+    on_progress: ProgressCallback | None,
+) -> LanguageModel:
+    if on_progress is not None:
+
+        def report(done: int, total: int, _: str) -> None:
+            on_progress("loading the model", min(done, total), total)  # a family may read a tensor twice
+
+        source.report_progress(set(family.expected_tensors(config)).intersection(names), report)
+    try:
+        return family.load(config, _ChosenTensors(source, names), dtype)
     finally:
         source.report_progress((), None)

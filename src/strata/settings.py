@@ -87,7 +87,7 @@ class EngineSettings:
     )
     cpu_path: str = setting(
         "native",
-        "what computes decoded tokens on the CPU: the C++ library (float32, if it was built) or torch",
+        "what computes on the CPU: the C++ library (float32, if it was built) or torch",
         choices=("native", "torch"),
     )
     context: int | None = setting(
@@ -97,6 +97,26 @@ class EngineSettings:
         512, "rows of a prompt that pass the model together", minimum=64, maximum=8192, multiple_of=64
     )
     drafts: int = setting(0, "tokens drafted ahead in each window by the model's own draft layer", minimum=0, maximum=8)
+    slots: int | None = setting(
+        None, "conversations that run at once; not given: as many as fit in memory, up to 4", minimum=1, maximum=32
+    )
+    max_gap_ms: float = setting(
+        100.0,
+        "longest pause of a running reply in milliseconds while others' prompts are read; 64 rows are read at least",
+        minimum=1,
+    )
+    decode_share: float | None = setting(
+        None,
+        "seconds of decoding that running replies get for each second of reading; not given: by max_gap_ms alone",
+        above=0,
+        maximum=100,
+    )
+    turn_state: str = setting(
+        "kept",
+        "where the next turn of a conversation goes on: behind the reply as it was decoded (kept), or behind what was "
+        "read before it, so that the reply is read again and an answer never depends on what was kept (read)",
+        choices=("kept", "read"),
+    )
     quantize: str = setting(
         "none",
         "pack matrices that files hold in bf16 or FP8 to 4.5 (code4) or 8.5 (code8) bits a weight while they are read",
@@ -130,14 +150,36 @@ class GenerationSettings:
 
 
 @dataclass(frozen=True)
+class ServerSettings:
+    """How `strata serve` listens, whom it lets in and how long it waits."""
+
+    host: str = setting("127.0.0.1", "address to listen on; one that others can reach needs an API key")
+    port: int = setting(8080, "port to listen on; 0: any free one", minimum=0, maximum=65535)
+    api_key: str | None = setting(None, "keys that clients must send, separated by commas; not given: none")
+    api_key_file: Path | None = setting(None, "a file of more keys, one a line")
+    allow_host: str | None = setting(
+        None, "names that a Host header may carry besides addresses and localhost, separated by commas"
+    )
+    cors_origin: str | None = setting(
+        None, "origins of pages that may call from a browser, separated by commas, such as https://example.org"
+    )
+    served_name: str | None = setting(None, "the model's name for clients; not given: of its directory or file")
+    max_body_mib: int = setting(32, "largest body of a request in MiB", minimum=1, maximum=4096)
+    max_waiting: int = setting(512, "most requests that wait for a slot; more are told to come back", minimum=0)
+    ping_seconds: float = setting(5.0, "silence after which a stream sends a sign of life", minimum=0.1, maximum=60)
+    drain_seconds: float = setting(30.0, "time that running replies have when the server is told to stop", minimum=0)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings by section."""
 
     engine: EngineSettings = EngineSettings()
     generation: GenerationSettings = GenerationSettings()
+    server: ServerSettings = ServerSettings()
 
 
-SECTIONS: dict[str, type] = {"engine": EngineSettings, "generation": GenerationSettings}
+SECTIONS: dict[str, type] = {"engine": EngineSettings, "generation": GenerationSettings, "server": ServerSettings}
 
 
 def resolve(

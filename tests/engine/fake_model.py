@@ -76,18 +76,19 @@ class FakeModel:
         self.read_rows.append(len(segment.token_ids))
         segment.state.tokens += segment.token_ids.tolist()
         assert segment.state.position <= self.max_position
-        logits = rows_of(segment.token_ids[-1:])
-        return Output(logits if logit_rows is LogitRows.LAST else logits[:0], segment.token_ids[:, None].float())
+        logits = rows_of(segment.token_ids)
+        first = {LogitRows.ALL: 0, LogitRows.LAST: len(logits) - 1, LogitRows.NONE: len(logits)}[logit_rows]
+        return Output(logits[first:], segment.token_ids[:, None].float())
 
     def window(self, segments: Sequence[Segment]) -> WindowResult:
-        (segment,) = segments
-        self.window_rows.append(len(segment.token_ids))
-        last = segment.state.position + len(segment.token_ids)
-        assert last <= self.max_position
-        if segment.state.position <= self.fails_at < last:
-            raise EngineError("the logits of the window are not finite")
-        output = Output(rows_of(segment.token_ids), segment.token_ids[:, None].float())
-        return WindowResult(segments, output, None)
+        self.window_rows.append(sum(len(segment.token_ids) for segment in segments))
+        for segment in segments:
+            last = segment.state.position + len(segment.token_ids)
+            assert last <= self.max_position
+            if segment.state.position <= self.fails_at < last:
+                raise EngineError("the logits of the window are not finite")
+        token_ids = torch.cat([segment.token_ids for segment in segments])
+        return WindowResult(segments, Output(rows_of(token_ids), token_ids[:, None].float()), None)
 
     def commit(self, window: WindowResult, accepted_rows: Sequence[int]) -> None:
         for segment, accepted in zip(window.segments, accepted_rows, strict=True):

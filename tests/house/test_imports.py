@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.house.layers import LAYER_OF, WITHOUT_TORCH, may_import
+from tests.house.layers import LAYER_OF, SCHEDULER_KNOWS, WITHOUT_TORCH, may_import
 from tests.house.source_tree import imports, modules, part_of, strata_imports
 
 
@@ -15,7 +15,7 @@ def test_imports_point_down() -> None:
     wrong = []
     for module, path in modules().items():
         for found in strata_imports(path):
-            only_version = found.target == "__init__" and part_of(module) == "cli"
+            only_version = found.target == "__init__" and part_of(module) in ("cli", "server")
             if not only_version and not may_import(part_of(module), part_of(found.target)):
                 wrong.append(f"strata.{module}, line {found.line}, imports strata.{found.target}")
     assert wrong == []
@@ -44,6 +44,13 @@ def test_deciding_parts_import_no_torch(start: str) -> None:
             for found in imports(modules()[name]):
                 loads = found.at_top and not found.for_types_only and found.target.split(".")[0] == "torch"
                 assert not loads, f"strata.{module} loads torch through strata.{name}, line {found.line}"
+
+
+def test_scheduler_knows_no_engine_but_its_words() -> None:
+    for module, path in modules().items():
+        if part_of(module) == "scheduler":
+            known = {found.target for found in strata_imports(path) if part_of(found.target) == "engine"}
+            assert known <= set(SCHEDULER_KNOWS), f"strata.{module} imports {known - set(SCHEDULER_KNOWS)}"
 
 
 def test_text_and_scheduler_never_meet() -> None:

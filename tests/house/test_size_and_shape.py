@@ -23,8 +23,12 @@ WITHOUT_OWN_TEST = {
     "errors": "names only",
     "cli.reply": "test_generate and test_chat show every kind of reply with it",
     "engine.reader": "test_engine runs it with a model whose every answer is known",
+    "engine.reply": "test_engine ends replies in every way",
+    "engine.steps": "values only; tests/scheduler holds both sides to them",
     "engine.slot": "test_engine runs it",
-    "engine.window": "test_engine runs it, drafts right and wrong",
+    "engine.window": "test_engine runs it, drafts right and wrong; test_company with several slots",
+    "sampling.draw": "values only: test_sampler compares them",
+    "scheduler.counters": "test_scheduler reads its sums",
 }
 
 # A file may not say where it was written: folders of one machine, hosts of registries. (Brackets keep this list out.)

@@ -54,7 +54,7 @@ def test_a_slot_drafts_as_from_its_whole_text() -> None:
     slot.follow(hidden[20:21], text[20:21])
     slot.follow(hidden[21:40], text[21:40])
     no_rows = hidden[:0]
-    copy = slot.clone()
+    copy = slot.fork(slot.checkpoint())
     for each in (slot, copy):
         assert each.draft(no_rows, text[:0], int(text[40]), 3) == plain_drafts(hidden[:40], text[1:41], 3)
         assert each.draft(hidden[40:43], text[40:43], int(text[43]), 3) == plain_drafts(hidden[:43], text[1:44], 3)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from strata.api import make_runner
 from strata.bench.llama_cpp import HOW_TO_GET_IT, PACKAGE, is_installed
 from strata.bench.parts import profile_parts
 from strata.build import LoadedModel, load_model
@@ -125,7 +126,7 @@ def _run_ours(loaded: LoadedModel, prompt: list[int], tokens: int) -> tuple[list
     """Greedy: the drawn tokens but the last, which is never read, and the seconds of reading and of decoding."""
     request = TokenRequest(tuple(prompt), SamplingOptions(max_tokens=tokens, temperature=0.0, ignore_eos=True))
     drawn: list[int] = []
-    for event in loaded.engine.run(request, RunControl()):
+    for event in make_runner(loaded, EngineSettings()).run(request, RunControl()):
         if isinstance(event, TokensDrawn):
             drawn += [draw.token_id for draw in event.draws]
         elif isinstance(event, RunEnded):

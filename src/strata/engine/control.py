@@ -14,10 +14,15 @@ class RunControl:
     def __init__(self, on_progress: ProgressCallback | None = None) -> None:
         self._cancelled = threading.Event()
         self._on_progress = on_progress
+        self.kept_tokens: int | None = None  # of the reply, those that were handed out; None: all that came
 
     def cancel(self) -> None:
         """Ask the run to end; it does after the model call that is under way."""
         self._cancelled.set()
+
+    def keep(self, tokens: int) -> None:
+        """The caller found the reply's end in front of its last tokens: the conversation ends there."""
+        self.kept_tokens = tokens
 
     @property
     def is_cancelled(self) -> bool:

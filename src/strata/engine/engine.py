@@ -1,63 +1,38 @@
-"""Runs requests of token ids on one model: read the prompt, then window after window until there is a reason to end.
+"""Runs steps on one model: opens slots, reads pieces of prompts, runs windows over several replies.
 
-Knows when to stop and what to count; knows no text. Several runs may be under way at once: each has its own slot, and
-the model is used by one at a time, from one model call to the next.
+Knows slots by number and requests of token ids; knows no text, no clock and no queue: what is to be done, and when, is
+decided by the scheduler. One step at a time.
 """
 
-import threading
-import time
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Mapping
 
 import torch
 
-from strata.engine.control import RunControl
-from strata.engine.reader import read_prompt
-from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
+from strata.engine.reader import PromptLogprobs, read_rows
+from strata.engine.reply import Reply
+from strata.engine.request import TokenRequest
 from strata.engine.slot import Slot, open_slot
-from strata.engine.window import WindowOutcome, close_reading, run_window
+from strata.engine.steps import Open, Preparation, Read, SlotResult, Step, Window
+from strata.engine.window import WindowOutcome, WindowPart, run_window
 from strata.errors import EngineError, RequestError
 from strata.models.base import LanguageModel
-from strata.sampling.draw import Draw
+from strata.sampling.grammar import Grammar
+from strata.sampling.grammar_compile import GrammarFactory
 from strata.sampling.sampler import Sampler
 from strata.settings import EngineSettings
-from strata.types import FinishReason, Usage
-
-
-@dataclass
-class _Counts:
-    """What a run has done so far; times are of one steady clock."""
-
-    prompt_tokens: int
-    started: float
-    read_done: float | None = None
-    last_token: float | None = None
-    completion_tokens: int = 0
-    windows: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    def usage(self, now: float) -> Usage:
-        """As a caller sees it."""
-        read_done = now if self.read_done is None else self.read_done
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            windows=self.windows,
-            drafted_tokens=self.drafted,
-            accepted_drafts=self.accepted,
-            read_seconds=read_done - self.started,
-            decode_seconds=0.0 if self.last_token is None else self.last_token - read_done,
-        )
 
 
 class TokenEngine:
-    """One loaded model and the settings it runs under."""
+    """One loaded model, the settings it runs under, and its slots."""
 
-    def __init__(self, model: LanguageModel, settings: EngineSettings) -> None:
+    def __init__(self, model: LanguageModel, settings: EngineSettings, grammars: GrammarFactory | None = None) -> None:
         self._model = model
-        self._settings = settings
-        self._turn = threading.Lock()  # the model is used by one run at a time
+        self._depth = settings.drafts if model.draft_head is not None else 0
+        self._grammars = grammars
+        self._slots: dict[int, Slot] = {}
+        self._replies: dict[int, Reply] = {}
+        self._logprobs: dict[int, PromptLogprobs] = {}
         self.context = min(settings.context or model.max_position, model.max_position)
 
     @property
@@ -77,80 +52,143 @@ class TokenEngine:
             )
         request.options.check_vocabulary(self._model.vocabulary_size)
         last = self._model.vocabulary_size - 1
-        for token in request.prompt:
-            if not 0 <= token <= last:
-                raise RequestError(f"token id {token} is not in the vocabulary (0 to {last})")
+        if min(request.prompt) < 0 or max(request.prompt) > last:
+            token = next(token for token in request.prompt if not 0 <= token <= last)
+            raise RequestError(f"token id {token} is not in the vocabulary (0 to {last})")
+        if request.options.seed is None and not request.options.greedy:
+            raise RequestError("options that draw need a seed, and this request has none")
+        if request.grammar is not None and self._grammars is None:
+            raise RequestError("this engine was made without grammars: leave the grammar out")
 
-    def run(self, request: TokenRequest, control: RunControl) -> Generator[TokensDrawn | RunEnded, None, None]:
-        """Run a checked request. The last event is always RunEnded; a failure of the engine is its reason."""
-        counts = _Counts(len(request.prompt), time.monotonic())
+    def warm_up(self) -> None:
+        """Start, beside everything else, what the first grammar needs; without a grammar engine there is nothing."""
+        if self._grammars is not None:
+            with contextlib.suppress(RequestError):
+                self._grammars.warm_up()
+
+    def prepare(self, request: TokenRequest) -> Preparation | None:
+        """Start what a checked request needs before it is opened. Raises RequestError."""
+        if request.grammar is None or self._grammars is None:
+            return None
+        return self._grammars.submit(request.grammar)
+
+    def run(self, step: Step) -> tuple[SlotResult, ...]:
+        """Do one step. A request's failure is its result; any other exception is a mistake in the engine."""
+        if isinstance(step, Window):
+            return self._window(step.most_drafts)
         try:
-            reason = yield from self._tokens(request, control, counts)
-        except EngineError as failure:
-            yield RunEnded(FinishReason.ERROR, counts.usage(time.monotonic()), str(failure))
-        except (MemoryError, RuntimeError) as failure:
-            if not is_out_of_memory(failure):
+            return (self._open(step) if isinstance(step, Open) else self._read(step),)
+        except Exception as failure:
+            if not is_requests_failure(failure):
                 raise
-            yield RunEnded(FinishReason.ERROR, counts.usage(time.monotonic()), "out of memory while the engine ran")
+            return (self._failed(step.slot, failure),)
+
+    def forget_all(self) -> None:
+        """Empty every slot."""
+        for by_slot in (self._slots, self._replies, self._logprobs):
+            by_slot.clear()
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes by use, as far as the engine knows them."""
+        return {"states": sum(slot.bytes_used() for slot in self._slots.values())}
+
+    def _open(self, step: Open) -> SlotResult:
+        request, number = step.request, step.slot
+        self._replies.pop(number, None)
+        self._logprobs.pop(number, None)
+        if step.source is None or step.source != number:
+            self._slots.pop(number, None)  # its memory is free before another state takes more
+        if step.source is None:
+            slot = open_slot(self._model, drafting=self._depth > 0)
+        elif step.source == number:
+            slot = self._slots[number].continued(step.position, request.prompt)
         else:
-            yield RunEnded(reason, counts.usage(time.monotonic()))
+            slot = self._slots[step.source].forked(step.position, request.prompt)
+        grammar: Grammar | None = step.prepared
+        self._slots[number] = slot
+        self._replies[number] = self._new_reply(request, grammar)
+        if request.prompt_logprobs is not None:
+            self._logprobs[number] = PromptLogprobs(self._replies[number].prompt, request.prompt_logprobs)
+        return SlotResult(number, points=_points(slot), notices=grammar.notices if grammar is not None else ())
 
-    def _tokens(
-        self, request: TokenRequest, control: RunControl, counts: _Counts
-    ) -> Generator[TokensDrawn, None, FinishReason]:
-        depth = self._settings.drafts
-        slot = open_slot(self._model, drafting=depth > 0)
-        sampler = Sampler(request.options, self._model.vocabulary_size, request.prompt)
-        outcome = self._read(request, control, counts, slot, sampler)
+    def _new_reply(self, request: TokenRequest, grammar: Grammar | None) -> Reply:
         room = self.context - len(request.prompt)
-        budget = min(request.options.max_tokens or room, room)
-        while outcome is not None:
-            draws, reason = _until_end(outcome.draws, budget - counts.completion_tokens, request.stop_token_ids)
-            counts.completion_tokens += len(draws)
-            counts.last_token = time.monotonic()
-            yield TokensDrawn(draws, counts.usage(counts.last_token))
-            if reason is not None:
-                return reason
-            if control.is_cancelled:
-                break
-            drafts = outcome.next_drafts[: budget - counts.completion_tokens - 1]
-            with self._turn:
-                outcome = run_window(slot, draws[-1].token_id, drafts, sampler, depth)
-            counts.windows += 1
-            counts.drafted += len(drafts)
-            counts.accepted += outcome.accepted_drafts
-        return FinishReason.CANCELLED
+        width = self._model.vocabulary_size
+        return Reply(
+            request,
+            Sampler(request.options, width, request.prompt, request.choice, grammar=grammar),
+            torch.tensor(request.prompt),
+            budget=min(request.options.max_tokens or room, room),
+        )
 
-    def _read(
-        self, request: TokenRequest, control: RunControl, counts: _Counts, slot: Slot, sampler: Sampler
-    ) -> WindowOutcome | None:
-        """Read the prompt and draw the first token; None if the run is cancelled before."""
-        prompt = torch.tensor(request.prompt)
-        chunks = read_prompt(slot, prompt, self._settings.chunk_rows)
-        while not control.is_cancelled:
-            with self._turn:
-                rows_read, chunk, output = next(chunks)
-                if rows_read == len(prompt):
-                    outcome = close_reading(slot, output, chunk, sampler, self._settings.drafts)
-            control.report(rows_read, len(prompt))
-            if rows_read == len(prompt):
-                counts.read_done = time.monotonic()
-                return outcome
-        return None
+    def _read(self, step: Read) -> SlotResult:
+        number = step.slot
+        slot, reply, logprobs = self._slots[number], self._replies[number], self._logprobs.get(number)
+        is_last = step.stop == len(reply.prompt)
+        if is_last:
+            reply.sampler.prepare()
+        outcome = read_rows(slot, reply, step.stop, logprobs, self._depth)
+        if outcome.reason is not None:
+            del self._replies[number]
+        if is_last:
+            self._logprobs.pop(number, None)
+        return SlotResult(
+            number,
+            outcome.draws,
+            outcome.reason,
+            prompt_logprobs=tuple(logprobs.draws) if is_last and logprobs is not None else None,
+            points=_points(slot),
+        )
 
+    def _window(self, most_drafts: Mapping[int, int]) -> tuple[SlotResult, ...]:
+        parts = {
+            number: WindowPart(self._slots[number], self._replies[number], self._replies[number].drafts(most))
+            for number, most in most_drafts.items()
+        }
+        try:
+            outcomes = run_window(self._model, tuple(parts.values()), self._depth, is_requests_failure)
+        except Exception as failure:
+            if not is_requests_failure(failure):
+                raise
+            if len(parts) > 1:  # whose fault it is shows when each is alone
+                return tuple(result for number, most in most_drafts.items() for result in self._window({number: most}))
+            outcomes = [failure]
+        return tuple(
+            self._window_result(number, part, outcome)
+            for (number, part), outcome in zip(parts.items(), outcomes, strict=True)
+        )
 
-def _until_end(
-    draws: Sequence[Draw], budget: int, stop_token_ids: frozenset[int]
-) -> tuple[tuple[Draw, ...], FinishReason | None]:
-    """The draws that belong to the reply, and why it ends with them if it does."""
-    for count, draw in enumerate(draws, start=1):
-        if draw.token_id in stop_token_ids:
-            return tuple(draws[:count]), FinishReason.STOP
-        if count == budget:
-            return tuple(draws[:count]), FinishReason.LENGTH
-    return tuple(draws), None
+    def _window_result(self, number: int, part: WindowPart, outcome: WindowOutcome | Exception) -> SlotResult:
+        if isinstance(outcome, Exception):
+            return self._failed(number, outcome)
+        if outcome.reason is not None:
+            del self._replies[number]
+        return SlotResult(
+            number,
+            outcome.draws,
+            outcome.reason,
+            drafted=len(part.drafts),
+            accepted=len(outcome.draws) - 1,
+            points=_points(part.slot),
+        )
+
+    def _failed(self, number: int, failure: Exception) -> SlotResult:
+        """What a request ends with; its slot's state may be half changed and is gone."""
+        for by_slot in (self._slots, self._replies, self._logprobs):
+            by_slot.pop(number, None)
+        error = "out of memory while the engine ran" if is_out_of_memory(failure) else str(failure)
+        return SlotResult(number, error=error, is_callers_mistake=isinstance(failure, RequestError))
 
 
 def is_out_of_memory(failure: BaseException) -> bool:
     """Whether an exception of Python or torch says that memory ran out."""
     return isinstance(failure, MemoryError) or "DefaultCPUAllocator" in str(failure)
+
+
+def is_requests_failure(failure: Exception) -> bool:
+    """Whether a failure ends the request it came from and nothing else."""
+    return isinstance(failure, EngineError | RequestError) or is_out_of_memory(failure)
+
+
+def _points(slot: Slot) -> tuple[int, ...]:
+    return tuple(point.position for point in slot.points)

@@ -5,12 +5,13 @@ what to load, says when it is ready, and then answers requests by their number u
 
     to the engine      Load, then any of Submit, Cancel, Stop
     from the engine    Loading.., then Ready or LoadFailed; per request ReadProgress.., PromptRead, Drawn.., Ended;
-                       Statistics about every second while it works and once when it goes idle
+                       Statistics about every second while it works and once when it goes idle;
+                       Pulse every second, whatever it does; Crashed before it ends by a mistake of its own
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from strata.engine.request import TokenRequest
 from strata.sampling.draw import Draw
@@ -36,7 +37,11 @@ class Submit:
 
 @dataclass(frozen=True)
 class Cancel:
-    """End a request, in whatever phase it is; it is answered by its `Ended`. Unknown numbers are ignored."""
+    """End a request, in whatever phase it is; it is answered by its `Ended`.
+
+    One that has just ended by itself is not answered again, but its conversation is cut at `keep_tokens`. Numbers that
+    are unknown are ignored.
+    """
 
     request_id: int
     keep_tokens: int | None = None  # tokens of the reply that were handed out; later ones are not part of the text
@@ -175,4 +180,20 @@ class Statistics:
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by use: weights, states, ...
 
 
-FromEngine = Loading | Ready | LoadFailed | ReadProgress | PromptRead | Drawn | Ended | Statistics
+@dataclass(frozen=True)
+class Pulse:
+    """A sign of life from a thread of its own. `engine.client` takes it out of the stream and judges by it."""
+
+    step_seconds: float | None  # for how long the step under way has been running; None: nothing is under way
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The process ends by a mistake in it; every request under way is lost. `engine.client` raises EngineLost."""
+
+    error: str  # one sentence
+
+
+FromEngine = Loading | Ready | LoadFailed | ReadProgress | PromptRead | Drawn | Ended | Statistics | Pulse | Crashed
+
+ALL: tuple[type, ...] = (*get_args(ToEngine), *get_args(FromEngine))  # every message

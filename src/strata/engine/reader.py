@@ -1,28 +1,84 @@
-"""Reads a prompt into a slot, chunk by chunk, and may be cancelled between two of them.
+"""Reads a piece of a prompt into a slot; with the last row, draws the first token of the reply.
 
-Knows rows and chunks; does not know what is done with the logits that the last row gives.
+Knows rows and what is done with their logits; where a prompt is cut is decided by the caller, at multiples of 64, so
+that the cuts change no bit.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
+from strata.engine.reply import Reply
 from strata.engine.slot import Slot
 from strata.models.base import LogitRows, Output
+from strata.models.blocks.rows import TILE_ROWS
+from strata.sampling.draw import Draw
+from strata.sampling.logprobs import token_logprob
+from strata.types import FinishReason
 
 
-def read_prompt(slot: Slot, prompt: torch.Tensor, chunk_rows: int) -> Iterator[tuple[int, torch.Tensor, Output]]:
-    """Read `prompt` [rows] in chunks; after each, yields the rows read so far, its token ids and its output.
+@dataclass(frozen=True)
+class ReadOutcome:
+    """The first draw if the prompt's last row was read, and why the reply ends with it if it does."""
 
-    Cuts lie at multiples of `chunk_rows`, itself a multiple of 64, so that the size of a chunk changes no bit. Only the
-    last chunk has logits, those of its last row. The draft layer follows all chunks but the last, whose next token
-    the caller draws first.
-    """
-    total = prompt.shape[0]
-    for start in range(0, total, chunk_rows):
-        chunk = prompt[start : start + chunk_rows]
-        is_last = start + len(chunk) == total
-        output = slot.read(chunk, LogitRows.LAST if is_last else LogitRows.NONE)
-        if slot.drafts is not None and not is_last:
+    draws: tuple[Draw, ...]
+    reason: FinishReason | None
+
+
+class PromptLogprobs:
+    """Log-probabilities of a prompt's tokens, row by row while it is read."""
+
+    def __init__(self, prompt: torch.Tensor, top: int) -> None:
+        self._prompt = prompt
+        self._top = top
+        self.draws = [Draw(int(prompt[0]))]  # nothing stands before the first token
+
+    def take(self, logits: torch.Tensor) -> None:
+        """logits [rows, vocabulary] of the next rows; each tells of the token behind it."""
+        following = self._prompt[len(self.draws) : len(self.draws) + logits.shape[0]].tolist()
+        for row, token_id in zip(logits, following, strict=False):  # behind the last row stands no prompt
+            self.draws.append(Draw(token_id, *token_logprob(row.to(torch.float32), token_id, self._top)))
+
+
+def read_rows(slot: Slot, reply: Reply, stop: int, logprobs: PromptLogprobs | None, depth: int) -> ReadOutcome:
+    """Read the prompt up to row `stop`. `logprobs` takes the rows' logits, tile by tile: all at once are too large."""
+    step = TILE_ROWS if logprobs is not None else stop
+    output, chunk = None, reply.prompt[:0]
+    for start in range(slot.position, stop, step):
+        if output is not None and slot.drafts is not None:
             slot.drafts.follow(output.hidden, chunk)
-        yield start + len(chunk), chunk, output
+        chunk = reply.prompt[start : min(stop, start + step)]
+        output = slot.read(chunk, _logit_rows(start + len(chunk) == len(reply.prompt), logprobs))
+        if logprobs is not None:
+            logprobs.take(output.logits)
+    assert output is not None, "there is a row to read"
+    if stop == len(reply.prompt):
+        return _first_token(slot, reply, output, chunk, depth)
+    if slot.drafts is not None:
+        slot.drafts.follow(output.hidden, chunk)
+    slot.add_point()
+    return ReadOutcome((), None)
+
+
+def _first_token(slot: Slot, reply: Reply, output: Output, chunk: torch.Tensor, depth: int) -> ReadOutcome:
+    slot.begin_reply()
+    draws, reason = reply.take([reply.sampler.sample(output.logits[-1], slot.position)])
+    guess_ahead(slot, reply, output.hidden, chunk, depth if reason is None else 0)
+    return ReadOutcome(draws, reason)
+
+
+def guess_ahead(slot: Slot, reply: Reply, hidden: torch.Tensor, token_ids: torch.Tensor, depth: int) -> None:
+    """Tell the draft layer of rows that became state, and guess `depth` tokens behind the reply's last one."""
+    if slot.drafts is None:
+        return
+    if depth == 0:
+        slot.drafts.follow(hidden, token_ids)
+        reply.next_drafts = ()
+    else:
+        reply.next_drafts = tuple(slot.drafts.draft(hidden, token_ids, reply.last_token, depth))
+
+
+def _logit_rows(is_last: bool, logprobs: PromptLogprobs | None) -> LogitRows:
+    if logprobs is not None:
+        return LogitRows.ALL
+    return LogitRows.LAST if is_last else LogitRows.NONE

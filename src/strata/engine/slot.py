@@ -1,39 +1,124 @@
-"""One conversation's place in the engine: its state in the model and in the draft layer, side by side.
+"""One conversation's place in the engine: its state in the model and in the draft layer, and the ways back in both.
 
-Knows the contracts of model and draft layer; decides nothing.
+Knows the contracts of model, draft layer and checkpoints; decides nothing but which checkpoints to give up.
+
+    points   where another request may go on: multiples of 64 inside prompts, the places where a kept turn began
+    marks    inside the last reply: its start and the last places at least 16 rows apart, from which any row of it is
+             found again by running its tokens as windows, which gives the same bits as decoding them did
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from strata.models.base import LanguageModel, LogitRows, Output, Segment, WindowResult
+from strata.engine.points import superfluous_point
+from strata.models.base import LanguageModel, LogitRows, Output, Segment
 from strata.speculation.mtp import SlotDrafts
+from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
+
+MARK_ROWS = 16  # between two marks
+RECENT_MARKS = 2
+REPLAY_ROWS = 32  # of one window
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A slot as it was behind `position` rows."""
+
+    position: int
+    state: Any
+    drafts: Any
 
 
 @dataclass
 class Slot:
-    """State that moves forward with every committed row. Made by `open_slot`."""
+    """State that moves forward with every committed row. Made by `open_slot`, or from another by `continued`."""
 
     model: LanguageModel
     state: Any  # the family's SlotState
     drafts: SlotDrafts | None  # None: nothing is drafted
+    points: list[Checkpoint] = field(default_factory=list)
+    marks: list[Checkpoint] = field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        """Rows that are part of the state."""
+        return self.state.position
 
     def read(self, token_ids: torch.Tensor, logit_rows: LogitRows) -> Output:
         """Read rows of a prompt into the state; the draft layer is told by the caller, who may know the next token."""
         return self.model.read([Segment(self.state, token_ids)], logit_rows)
 
-    def window(self, token_ids: torch.Tensor) -> WindowResult:
-        """Compute the rows of a window; the state stays as it is."""
-        return self.model.window([Segment(self.state, token_ids)])
+    def add_point(self) -> None:
+        """Keep this place for other requests; another one may be given up for it."""
+        self.points.append(self._checkpoint())
+        given_up = superfluous_point([point.position for point in self.points])
+        if given_up is not None:
+            del self.points[given_up]
 
-    def commit(self, window: WindowResult, accepted_rows: int) -> None:
-        """Make the window's first rows state."""
-        self.model.commit(window, [accepted_rows])
+    def begin_reply(self) -> None:
+        """The state stands at the end of the prompt."""
+        self.marks = [self._checkpoint()]
+
+    def note_progress(self) -> None:
+        """Rows of the reply were committed: keep this place if the last one is far enough behind."""
+        if self.position - self.marks[-1].position >= MARK_ROWS:
+            self.marks.append(self._checkpoint())
+            del self.marks[1:-RECENT_MARKS]
+
+    def continued(self, position: int, tokens: Sequence[int]) -> "Slot":
+        """This slot behind the first `position` rows of its conversation, whose tokens are given; later ones go."""
+        nearest = self._nearest(position)
+        self.state = go_back(self.state, nearest.state)
+        if self.drafts is not None:
+            self.drafts.go_back(nearest.drafts)
+        return self._moved_to(position, tokens)
+
+    def forked(self, position: int, tokens: Sequence[int]) -> "Slot":
+        """Another slot behind the first `position` rows of this one's conversation; this one stays as it is."""
+        nearest = self._nearest(position)
+        drafts = None if self.drafts is None else self.drafts.fork(nearest.drafts)
+        other = Slot(self.model, fork(self.state, nearest.state), drafts, list(self.points))
+        return other._moved_to(position, tokens)
+
+    def bytes_used(self) -> int:
+        """Bytes of the state and of what its checkpoints keep."""
+        drafts = 0 if self.drafts is None else self.drafts.bytes_used()
+        kept = sum(checkpoint_bytes(each.state) for each in (*self.points, *self.marks))
+        return self.state.bytes_used() + drafts + kept
+
+    def _nearest(self, position: int) -> Checkpoint:
+        """The last checkpoint at or in front of `position`; there is one wherever a request may go on."""
+        if self.position == position:
+            return self._checkpoint()
+        return max((each for each in (*self.points, *self.marks) if each.position <= position), key=_position)
+
+    def _moved_to(self, position: int, tokens: Sequence[int]) -> "Slot":
+        """Decode again what lies between the checkpoint and `position`; drop the ways to what is gone."""
+        self.marks = []
+        self.points = [point for point in self.points if point.position <= position]
+        while self.position < position:
+            rows = torch.tensor(tokens[self.position : min(position, self.position + REPLAY_ROWS)])
+            window = self.model.window([Segment(self.state, rows)])
+            self.model.commit(window, [len(rows)])
+            if self.drafts is not None:
+                self.drafts.follow(window.output.hidden, rows)
+        if not self.points or self.points[-1].position < position:
+            self.add_point()
+        return self
+
+    def _checkpoint(self) -> Checkpoint:
+        drafts = None if self.drafts is None else self.drafts.checkpoint()
+        return Checkpoint(self.position, take_checkpoint(self.state), drafts)
 
 
 def open_slot(model: LanguageModel, *, drafting: bool) -> Slot:
     """An empty slot; it drafts if that is wanted and the model has a draft layer."""
     head = model.draft_head if drafting else None
     return Slot(model, model.new_state(), SlotDrafts(head) if head is not None else None)
+
+
+def _position(checkpoint: Checkpoint) -> int:
+    return checkpoint.position

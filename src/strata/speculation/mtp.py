@@ -8,9 +8,12 @@ replace them once the window is committed.
                   position .. + depth-1   made of drafts: forgotten when `draft` returns
 """
 
+from typing import Any
+
 import torch
 
 from strata.models.base import DraftHead, DraftRows, LogitRows
+from strata.state.checkpoints import fork, go_back, take_checkpoint
 
 
 def draft_greedy(head: DraftHead, rows: DraftRows, depth: int) -> list[int]:
@@ -41,12 +44,21 @@ class SlotDrafts:
         """Bytes of the draft layer's state."""
         return int(self._state.bytes_used())
 
-    def clone(self) -> "SlotDrafts":
-        """An independent copy, for a checkpoint beside the model's state."""
-        copy = SlotDrafts(self._head)
-        copy._state = self._state.clone()
-        copy._waiting = self._waiting
-        return copy
+    def checkpoint(self) -> Any:
+        """For `go_back` and `fork`; belongs beside a checkpoint of the model's state."""
+        return take_checkpoint(self._state), self._waiting
+
+    def go_back(self, saved: Any) -> None:
+        """Forget what came after the checkpoint."""
+        state, self._waiting = saved
+        self._state = go_back(self._state, state)
+
+    def fork(self, saved: Any) -> "SlotDrafts":
+        """Another slot's drafting, as this one was at the checkpoint."""
+        other = SlotDrafts(self._head)
+        state, other._waiting = saved
+        other._state = fork(self._state, state)
+        return other
 
     def follow(self, hidden: torch.Tensor, token_ids: torch.Tensor) -> None:
         """Rows became part of the text (a prompt's chunk, or committed rows): hidden [rows, width], their token ids."""

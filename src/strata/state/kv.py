@@ -44,10 +44,12 @@ class GrowingRows:
     def bytes_used(self) -> int:
         return self._cells.numel() * self._cells.element_size()
 
-    def clone(self) -> "GrowingRows":
+    def clone(self, count: int | None = None) -> "GrowingRows":
+        """An independent copy of the first `count` committed rows; None: of all."""
+        rows = self._cells[: self.count if count is None else min(count, self.count)]
         copy = GrowingRows(tuple(self._cells.shape[1:]), self._cells.dtype, self._cells.device)
-        if self.count:
-            copy.append(self._cells[: self.count])
+        if rows.shape[0]:
+            copy.append(rows)
         return copy
 
     def _grow(self, needed: int) -> None:

@@ -1,0 +1,38 @@
+"""The engine's process: `python -m strata.engine_process DESCRIPTOR`, started by `engine.client`, never by a user.
+
+Wires what the process is made of: the model, the engine, the scheduler, and the loop behind the inherited socket.
+"""
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from strata.build import load_model, model_facts
+from strata.engine.messages import Load, ModelFacts
+from strata.engine.process import Loop, serve
+from strata.scheduler.due import Limits
+from strata.scheduler.scheduler import Scheduler
+from strata.types import ProgressCallback
+
+
+def main() -> int:
+    """Serve the parent that holds the other end of the socket; returns the exit code.
+
+    Ctrl-C and a service manager's SIGTERM reach the whole group: they are the server's matter, which drains and then
+    says stop.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return serve(socket.socket(fileno=int(sys.argv[1])), load_loop)
+
+
+def load_loop(load: Load, on_progress: ProgressCallback) -> tuple[Loop, ModelFacts]:
+    """Load the model and stand ready. Raises StrataError."""
+    loaded = load_model(None if load.model is None else Path(load.model), load.settings, on_progress)
+    loaded.engine.warm_up()
+    return Scheduler(loaded.engine, Limits.of(load.settings, loaded.slots)), model_facts(loaded, load.settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What has been done since the start, counted. Knows the border's statistics and nothing of how work is chosen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strata.engine.messages import SlotView, Statistics
+from strata.engine.steps import SlotResult
+
+
+@dataclass
+class Counters:
+    """Sums over all requests."""
+
+    busy_seconds: float = 0.0
+    prompt_tokens: int = 0  # read
+    cached_tokens: int = 0
+    reply_tokens: int = 0
+    windows: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def take(self, result: SlotResult) -> None:
+        """Tokens came for one slot."""
+        self.reply_tokens += len(result.draws)
+        self.drafted += result.drafted
+        self.accepted += result.accepted
+
+    def statistics(
+        self, now: float, waiting: int, slots: tuple[SlotView, ...], memory: Mapping[str, int]
+    ) -> Statistics:
+        """With the state of the moment."""
+        return Statistics(
+            seconds=now,
+            busy_seconds=self.busy_seconds,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            reply_tokens=self.reply_tokens,
+            windows=self.windows,
+            drafted_tokens=self.drafted,
+            accepted_drafts=self.accepted,
+            waiting=waiting,
+            slots=slots,
+            memory=dict(memory),
+        )

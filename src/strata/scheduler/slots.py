@@ -1,0 +1,124 @@
+"""What the slots hold, and where a prompt may go on. Pure: books over tokens and positions, no state of a model.
+
+    tokens    the conversation, a prompt while it is served, prompt and reply afterwards
+    points    rows behind which any prompt that has the same tokens may go on
+    turn_end  the last row of the conversation that is state: its next turn goes on there (a *kept* turn)
+
+Reading on from a point inside rows that were only ever read, at a multiple of 64, gives the bits of a fresh read. A
+kept turn goes on behind rows that were decoded, which is another arithmetic; `turn_state` says whether that is wanted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata.engine.request import TokenRequest
+from strata.scheduler.request import Run
+
+GRID = 64
+_COMPARED = 1024  # tokens at once
+
+
+@dataclass
+class SlotBook:
+    """One slot."""
+
+    index: int
+    run: Run | None = None
+    tokens: tuple[int, ...] = ()
+    points: tuple[int, ...] = ()
+    turn_end: int | None = None
+    read_only: int = 0  # leading rows that were only ever read
+    last_use: int = 0  # rises with every use of any slot
+    last_request: int | None = None
+    prompt_tokens: int = 0  # of that request
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether another request may have it."""
+        return self.run is None
+
+    def begin(self, run: Run, start: "Start", source: "SlotBook | None") -> None:
+        """A request is put into the slot; `source` is where its first rows come from, perhaps the slot itself."""
+        if source is None or source.is_pure(start.position):
+            self.read_only = len(run.request.prompt)
+        else:
+            self.read_only = min(source.read_only, start.position)
+        self.run, self.tokens, self.turn_end = run, run.request.prompt, None
+        self.last_request, self.prompt_tokens = run.request_id, len(run.request.prompt)
+
+    def end(self, use: int, kept_reply: int | None = None) -> None:
+        """The request has ended; of its reply the first `kept_reply` tokens belong to the conversation (None: all)."""
+        run = self.run
+        assert run is not None, "there is a request to end"
+        self.run, self.last_use = None, use
+        if run.first_token is None:
+            self.tokens = self.tokens[: run.read_rows]
+        else:
+            self.tokens = (*run.request.prompt, *run.reply)
+            self.keep_reply(len(run.reply) if kept_reply is None else kept_reply)
+
+    def keep_reply(self, kept: int) -> None:
+        """Cut the conversation behind `kept` tokens of the last reply. The last of them is not state yet.
+
+        With none or one of them nothing was decoded that a next turn could go on behind.
+        """
+        self.tokens = self.tokens[: self.prompt_tokens + kept]
+        decoded = len(self.tokens) - self.prompt_tokens - 1
+        self.turn_end = self.prompt_tokens + decoded if decoded > 0 else None
+
+    def clear(self, use: int) -> None:
+        """Its state is gone."""
+        self.run, self.tokens, self.points, self.turn_end = None, (), (), None
+        self.read_only, self.last_use, self.last_request = 0, use, None
+
+    def is_pure(self, position: int) -> bool:
+        """Whether reading on behind `position` gives the bits of a fresh read."""
+        return position <= self.read_only and position % GRID == 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a prompt is put, and how much of it is there already."""
+
+    slot: int
+    source: int | None = None
+    position: int = 0
+
+
+def choose_start(request: TokenRequest, slots: Sequence[SlotBook], *, keep_turns: bool) -> Start:
+    """The longest beginning of the prompt that some slot holds, in place or copied. One slot at least is idle.
+
+    In place if the prompt goes on from most of what the slot holds, or if no other slot is idle. Otherwise the slot
+    that was not used for longest gives up what it has. Log-probabilities of a prompt need all of it to be read.
+    """
+    idle = sorted((slot for slot in slots if slot.is_idle), key=lambda slot: slot.last_use)
+    reuse = {slot.index: reusable_rows(request.prompt, slot, keep_turns=keep_turns) for slot in slots}
+    best = max(slots, key=lambda slot: (reuse[slot.index], slot.is_idle, slot.last_use))
+    rows = reuse[best.index]
+    if rows == 0 or request.prompt_logprobs is not None:
+        return Start(idle[0].index)
+    others = [slot for slot in idle if slot is not best]
+    if best.is_idle and (2 * rows >= len(best.tokens) or not others):
+        return Start(best.index, best.index, rows)
+    return Start(others[0].index, best.index, rows)
+
+
+def reusable_rows(prompt: tuple[int, ...], slot: SlotBook, *, keep_turns: bool) -> int:
+    """Rows of the slot behind which the prompt may go on; one row at least is left to read."""
+    most = min(common_prefix(prompt, slot.tokens), len(prompt) - 1)
+    places = [*slot.points, slot.turn_end] if slot.is_idle and slot.turn_end is not None else slot.points
+    return max(
+        (place for place in places if place <= most and (keep_turns or slot.is_pure(place))),
+        default=0,
+    )
+
+
+def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    length = min(len(one), len(other))
+    start = 0
+    while start < length and one[start : start + _COMPARED] == other[start : start + _COMPARED]:
+        start = min(length, start + _COMPARED)
+    while start < length and one[start] == other[start]:
+        start += 1
+    return start
