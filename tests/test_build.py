@@ -1,19 +1,22 @@
 """From a directory to a loaded model: what belongs together, in which order it is checked, and what is set."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from strata.api import Engine
-from strata.build import fitting_threads, load_model
+from strata.build import fitting_threads, held_sizes, load_model
 from strata.cli.synth import synth
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError, WeightFileError
 from strata.hardware import CpuFacts, MemoryFacts
-from strata.models.families import FAMILIES
+from strata.models.families import FAMILIES, family_of
+from strata.native import library
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
+from strata.weights.opening import open_model
 from strata.weights.safetensors import SafetensorsSource
 
 
@@ -123,3 +126,16 @@ def test_drafts_without_a_draft_layer_are_a_notice(tmp_path: Path) -> None:
     synth("qwen3_moe", tmp_path / "model", fields=["vocab_size=8192"])
     (notice,) = load_model(tmp_path / "model", EngineSettings(threads=1, drafts=2)).notices
     assert "drafts = 2" in notice
+
+
+@pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
+def test_weights_are_counted_as_they_are_held(tiny_model: Path) -> None:
+    source = open_model(tiny_model)
+    family = family_of(source.config)
+    shapes = family.expected_tensors(family.parse_config(source.config))
+    stored = sum(map(source.stored_bytes, shapes))
+    packed, tensors = (
+        sum(held_sizes(source, shapes, EngineSettings(cpu_path=path)).values()) for path in ("native", "torch")
+    )
+    assert stored <= packed < 1.05 * stored  # vectors grow to float32
+    assert tensors == 4 * sum(map(math.prod, shapes.values()))

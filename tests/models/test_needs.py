@@ -7,7 +7,17 @@ import torch
 
 from strata.models.base import LanguageModel, Segment
 from strata.models.families import family_of
-from strata.models.needs import Part, count_parameters, part_of, place_in_ram, place_on_card, state_bytes
+from strata.models.needs import (
+    BARE_PROGRAM_BYTES,
+    PROGRAM_BYTES,
+    Part,
+    count_parameters,
+    part_of,
+    place_in_ram,
+    place_on_card,
+    reading_bytes,
+    state_bytes,
+)
 from strata.weights.presets import STYLES, preset_config, set_layers, text_part
 from strata.weights.source import MemorySource
 
@@ -90,3 +100,13 @@ def test_a_tied_embedding_is_read_for_every_token() -> None:
     shapes = {"model.embed_tokens.weight": (10, 4), "model.norm.weight": (4,)}
     assert count_parameters(shapes, 1).active_dense == 44
     assert count_parameters(shapes | {"lm_head.weight": (10, 4)}, 1).active_dense == 44
+
+
+def test_what_a_read_works_with_is_counted() -> None:
+    """The rows of a chunk between layers, and one tile's rows between projections: more only for wider models."""
+    config = preset_config("qwen4_exp", "published")
+    small, large = (reading_bytes(config, rows) for rows in (512, 8192))
+    assert large - small == (8192 - 512) * 4 * 2560 * 4  # 40 KB a row
+    assert 150e6 < small < 500e6
+    assert place_in_ram({}, 0, 0, large).ram["program"] == BARE_PROGRAM_BYTES + large
+    assert place_in_ram({}, 0, 0, reading_bytes(preset_config("llama", "tiny"), 512)).ram["program"] == PROGRAM_BYTES

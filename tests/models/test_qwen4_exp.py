@@ -6,6 +6,7 @@ import torch
 from strata.errors import EngineError, RequestError
 from strata.models import qwen4_exp
 from strata.models.base import LogitRows, Segment
+from strata.models.weights import TensorWeights
 from strata.weights.source import MemorySource
 from tests.models.tiny_qwen4_exp import tiny_config, tiny_model, tiny_tensors, tiny_text
 from tests.oracle.compare import compare
@@ -21,12 +22,17 @@ def test_logits_are_transformers(seed: int) -> None:
 
 def test_files_without_a_draft_layer_run_without_drafts() -> None:
     tensors = {name: tensor for name, tensor in tiny_tensors().items() if not name.startswith("mtp.")}
-    assert qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), MemorySource(tensors)).draft_head is None
+    assert (
+        qwen4_exp.build(
+            qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tensors), torch.float32)
+        ).draft_head
+        is None
+    )
 
 
 def test_logits_that_are_not_finite_fail_the_call() -> None:
     tensors = tiny_tensors() | {"model.hyper_connection_mixer.hc_norm.weight": torch.full((128,), float("nan"))}
-    model = qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), MemorySource(tensors))
+    model = qwen4_exp.build(qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tensors), torch.float32))
     with pytest.raises(EngineError, match="not finite"):
         model.read([Segment(model.new_state(), tiny_text(3))])
     with pytest.raises(EngineError, match="not finite"):

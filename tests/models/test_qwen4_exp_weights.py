@@ -7,6 +7,7 @@ from strata.errors import WeightFileError
 from strata.models import qwen4_exp
 from strata.models.base import LogitRows, Segment
 from strata.models.qwen4_exp_weights import Qwen4ExpReader
+from strata.models.weights import TensorWeights
 from strata.weights.source import MemorySource
 from tests.models.tiny_qwen4_exp import tiny_config, tiny_model, tiny_tensors, tiny_text
 
@@ -30,7 +31,9 @@ class CountingSource(MemorySource):
 
 def test_a_table_that_is_not_resident_gives_the_same_bits() -> None:
     source, text = CountingSource(tiny_tensors()), tiny_text(40)
-    model = qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), source, torch.float32, keep_table=False)
+    model = qwen4_exp.build(
+        qwen4_exp.parse_config(tiny_config()), TensorWeights(source, torch.float32), most_table_bytes=0
+    )
     found = model.read([Segment(model.new_state(), text)], LogitRows.ALL).logits
     kept = tiny_model()
     assert torch.equal(found, kept.read([Segment(kept.new_state(), text)], LogitRows.ALL).logits)
@@ -40,7 +43,7 @@ def test_a_table_that_is_not_resident_gives_the_same_bits() -> None:
 
 def test_every_expected_tensor_is_read_and_no_other() -> None:
     source = CountingSource(tiny_tensors())
-    qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), source)
+    qwen4_exp.build(qwen4_exp.parse_config(tiny_config()), TensorWeights(source, torch.float32))
     assert source.whole == set(tiny_tensors())
 
 
@@ -48,26 +51,28 @@ def test_a_wrong_shape_is_refused_with_both_shapes() -> None:
     name = "model.layers.1.self_attn.k_proj.weight"
     tensors = tiny_tensors() | {name: torch.zeros(31, 32)}
     with pytest.raises(WeightFileError, match=rf"{name} has shape \[31, 32\].*\[32, 32\]"):
-        qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), MemorySource(tensors))
+        qwen4_exp.build(qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tensors), torch.float32))
 
 
 def test_a_missing_tensor_is_refused_by_name() -> None:
     tensors = dict(tiny_tensors())
     del tensors["model.layers.0.linear_attn.A_log"]
     with pytest.raises(WeightFileError, match=r"model\.layers\.0\.linear_attn\.A_log"):
-        qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), MemorySource(tensors))
+        qwen4_exp.build(qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tensors), torch.float32))
 
 
 def test_hash_constants_in_the_files_must_be_the_configs() -> None:
     name = "model.layers.0.ple.ple_embedding.layer_multipliers"
     tensors = tiny_tensors() | {name: torch.tensor([1, 2, 3])}
     with pytest.raises(WeightFileError, match="layer_multipliers"):
-        qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), MemorySource(tensors))
+        qwen4_exp.build(qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tensors), torch.float32))
 
 
 def test_maps_that_share_an_input_are_joined_and_norms_hold_one_plus_weight() -> None:
     tensors = tiny_tensors()
-    reader = Qwen4ExpReader(qwen4_exp.parse_config(tiny_config()), MemorySource(tensors), torch.float32, True)
+    reader = Qwen4ExpReader(
+        qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tensors), torch.float32), True
+    )
     prefix = "model.layers.0.linear_attn."
     net = reader.delta_net(prefix).weights
     assert torch.equal(net.in_all[-4:], tensors[f"{prefix}in_proj_a.weight"])

@@ -10,6 +10,7 @@ import torch
 
 from strata.models import qwen4_exp
 from strata.models.base import LogitRows, Segment
+from strata.models.weights import TensorWeights
 from strata.weights.source import MemorySource
 
 END_OF_TEXT = 5
@@ -75,7 +76,7 @@ def tiny_tensors() -> dict[str, torch.Tensor]:
 @cache
 def tiny_model(dtype: torch.dtype = torch.float32) -> qwen4_exp.Qwen4Exp:
     """The model; its states are the caller's."""
-    return qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), MemorySource(tiny_tensors()), dtype)
+    return qwen4_exp.build(qwen4_exp.parse_config(tiny_config()), TensorWeights(MemorySource(tiny_tensors()), dtype))
 
 
 def tiny_text(rows: int, seed: int = 0) -> torch.Tensor:

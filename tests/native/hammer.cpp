@@ -40,25 +40,25 @@ StrataMatrix form(int32_t code, int32_t rows, int32_t columns) {
     return m;
 }
 
-// Experts of random codes whose scales are all 2^-6, and rows that choose them.
+// Experts of random codes whose scales are all 2^-6, and rows that choose them: one row (a stream), a few, and enough for
+// panels.
 struct World {
     StrataExpertLayout layout{};
     std::vector<Bytes> blobs;
     std::vector<float> x;
-    static constexpr int kHidden = 96, kWidth = 80, kExperts = 5, kRows = 6, kRanks = 2;
+    static constexpr int kHidden = 96, kWidth = 96, kExperts = 5, kRows = 13, kRanks = 2;
+    static constexpr int kRowsOf[] = {1, 3, 9, 13};  // of every expert that is chosen
 
     World() {
         layout.gate = layout.up = form(STRATA_CODE4, kWidth, kHidden);
-        layout.down = form(STRATA_BF16, kHidden, kWidth);
+        layout.down = form(STRATA_CODE8, kHidden, kWidth);
         require(strata_expert_layout(&layout) == STRATA_OK, "layout");
         std::mt19937 random(1);
         for (int e = 0; e < kExperts; ++e) {
             blobs.push_back(aligned(layout.blob_bytes));
             char *blob = blobs.back().get();
-            for (int64_t i = 0; i < layout.offsets[2][0]; ++i) blob[i] = static_cast<char>(random());
-            auto *down = reinterpret_cast<uint16_t *>(blob + layout.offsets[2][0]);
-            for (int i = 0; i < kHidden * kWidth; ++i) down[i] = static_cast<uint16_t>(0x3c00 + random() % 256);
-            for (int m = 0; m < 2; ++m) {
+            for (int64_t i = 0; i < layout.offsets[0][1]; ++i) blob[i] = static_cast<char>(random());
+            for (int m = 0; m < 3; ++m) {
                 auto *scales = reinterpret_cast<uint16_t *>(blob + layout.offsets[m][1]);
                 for (int i = 0; i < kWidth * kHidden / 32; ++i) scales[i] = 0x2400;
             }
@@ -68,11 +68,18 @@ struct World {
         for (int i = 0; i < kRows * kHidden; ++i) x.push_back(static_cast<float>(random() % 200) * 0.01f - 1.0f);
     }
 
+    static int expert_of(int slot) {
+        int expert = 0;
+        while (slot >= kRowsOf[expert]) slot -= kRowsOf[expert++];
+        return expert;
+    }
+
     std::vector<float> run(StrataPool *pool) const {
         std::vector<int32_t> rows, slots;
         for (int slot = 0; slot < kRows * kRanks; ++slot) rows.push_back(slot / kRanks), slots.push_back(slot);
         std::vector<StrataExpertJob> jobs;
-        for (int e = 0; e < 4; ++e) jobs.push_back({blobs[e].get(), &rows[e * 3], &slots[e * 3], 3, 0});
+        for (int e = 0, first = 0; e < 4; first += kRowsOf[e++])
+            jobs.push_back({blobs[e].get(), &rows[first], &slots[first], kRowsOf[e], 0});
         std::vector<float> out(static_cast<size_t>(kRows * kRanks * kHidden));
         const int32_t code = strata_experts(pool, &layout, jobs.data(), 4, x.data(), kHidden, kRows,
                                             out.data(), kHidden);
@@ -126,6 +133,32 @@ void hammer_callers(const World &world, int rounds) {
     strata_pool_destroy(pool);
 }
 
+// Matrices of two codes times the same rows, from one row to several panels.
+void hammer_products(int rounds) {
+    constexpr int kColumns = 96, kRows = 70;
+    const StrataMatrix forms[] = {form(STRATA_CODE4, kRows, kColumns), form(STRATA_F32, kRows, kColumns)};
+    const Bytes codes = aligned(80 * kColumns), scales = aligned(80 * kColumns), values = aligned(80 * kColumns * 4);
+    std::mt19937 random(2);
+    for (int i = 0; i < 80 * kColumns / 2; ++i) codes.get()[i] = static_cast<char>(random());
+    for (int i = 0; i < 80 * kColumns / 32; ++i) reinterpret_cast<uint16_t *>(scales.get())[i] = 0x2400;
+    for (int i = 0; i < 80 * kColumns; ++i) reinterpret_cast<float *>(values.get())[i] = static_cast<float>(i % 7);
+    StrataMatrix packed = forms[0], floats = forms[1];
+    packed.codes = codes.get(), packed.scales = scales.get(), floats.codes = values.get();
+    const std::vector<float> x(static_cast<size_t>(200 * kColumns), 0.5f);
+    const auto multiply = [&](StrataPool *pool, int count) {
+        std::vector<float> y(static_cast<size_t>(2 * count * kRows));
+        const StrataProduct products[] = {{&packed, y.data(), kRows}, {&floats, y.data() + count * kRows, kRows}};
+        require(strata_matrices_rows(pool, products, 2, x.data(), count, kColumns) == STRATA_OK, "products");
+        return y;
+    };
+    StrataPool *pool = make_pool(4, 10), *alone = make_pool(1, 0);
+    for (int round = 0; round < rounds; ++round)
+        for (const int count : {1, 5, 40, 200})
+            require(multiply(pool, count) == multiply(alone, count), "products of several threads");
+    strata_pool_destroy(pool);
+    strata_pool_destroy(alone);
+}
+
 // One mailbox and a thread that plays the GPU.
 struct Window {
     uint32_t door = 0, done = 0;
@@ -144,7 +177,7 @@ struct Window {
     // Rings once; false when the service was stopped.
     bool ask() {
         header[0] = 0, header[1] = World::kRows, header[2] = World::kRows * World::kRanks;
-        for (int slot = 0; slot < header[2]; ++slot) entries[2 * slot] = slot / 3, entries[2 * slot + 1] = slot;
+        for (int slot = 0; slot < header[2]; ++slot) entries[2 * slot] = World::expert_of(slot), entries[2 * slot + 1] = slot;
         const uint32_t number = door + 1;
         __atomic_store_n(&door, number, __ATOMIC_RELEASE);
         uint32_t found;
@@ -194,6 +227,7 @@ int main() {
     for (int32_t isa = STRATA_ISA_SCALAR; isa <= STRATA_ISA_AVX512_VNNI; ++isa) {
         if (strata_force_isa(isa) != STRATA_OK) continue;
         hammer_lives(world, 20);
+        hammer_products(10);
     }
     hammer_items(20000);
     hammer_callers(world, 100);

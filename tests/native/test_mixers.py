@@ -8,6 +8,7 @@ import torch
 from strata.errors import EngineError
 from strata.kernels.packed_rows.native import native_matrix
 from strata.native import library, mixers
+from strata.native.matrices import NativeMatrix
 from strata.native.pool import Pool
 from strata.quant.layout import Code, MatrixLayout
 from strata.quant.packed import pack
@@ -38,20 +39,28 @@ def run(model: mixers.Model, token_ids: torch.Tensor, first_logit_row: int) -> t
     return logits, is_finite.value
 
 
+def packed(values: torch.Tensor) -> NativeMatrix:
+    return native_matrix(pack(MatrixLayout(*values.shape, Code.F32), RowMajor(values.numpy())))
+
+
+def group_of(matrix: NativeMatrix) -> mixers.Matrices:
+    group = mixers.Matrices(1, matrix.rows)
+    group.parts[0] = ctypes.addressof(matrix.struct)
+    return group
+
+
 def test_a_model_without_layers_is_a_norm_and_a_head() -> None:
     embedding, scale = torch.randn(VOCABULARY, HIDDEN), torch.rand(HIDDEN)
     head_values = torch.randn(VOCABULARY, HIDDEN)
-    head = native_matrix(pack(MatrixLayout(VOCABULARY, HIDDEN, Code.F32), RowMajor(head_values.numpy())))
-    group = mixers.Matrices(1, VOCABULARY)
-    group.parts[0] = ctypes.addressof(head.struct)
+    head, table = packed(head_values), packed(embedding)
     shape = mixers.ModelShape(
         hidden=HIDDEN,
         streams=1,
         vocabulary=VOCABULARY,
         eps=1e-6,
-        embedding=embedding.data_ptr(),
+        embedding=group_of(table),
         final_norm=scale.data_ptr(),
-        head=group,
+        head=group_of(head),
     )
     with Pool(2, is_pinned=False) as pool:
         model = mixers.Model(shape, pool.handle)
@@ -61,7 +70,7 @@ def test_a_model_without_layers_is_a_norm_and_a_head() -> None:
             logits, is_finite = run(model, tokens, first)
             assert is_finite == 1
             assert (logits - expected[first:]).abs().max() <= 1e-5
-        embedding[39, 5] = float("inf")
+        table._arrays[0].view(torch.float32)[39 // 16 * 16 * HIDDEN + 5 * 16 + 39 % 16] = float("inf")
         assert run(model, tokens, 0)[1] == 0
         assert run(model, tokens, 3)[1] == 0  # without logits the rows themselves are looked at
         assert model.window_floats(5) == 0

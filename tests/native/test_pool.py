@@ -8,7 +8,7 @@ import torch
 from strata.errors import EngineError
 from strata.native import abi, isa, library
 from strata.native.matrices import NativeMatrix, matrix_form, matrix_rows
-from strata.native.memory import read_seconds
+from strata.native.memory import multiply_rate, read_seconds
 from strata.native.pool import Pool
 
 pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
@@ -62,3 +62,12 @@ def test_reading_memory_takes_time_and_refuses_gaps() -> None:
         assert read_seconds(pool, torch.zeros(1 << 20, dtype=torch.uint8)) > 0
         with pytest.raises(ValueError, match="contiguous"):
             read_seconds(pool, torch.zeros(8, 8)[:, ::2])
+
+
+def test_multiplying_has_a_rate_on_every_path() -> None:
+    with Pool(2) as pool:
+        for name in isa.available():
+            with isa.forced(name):
+                assert multiply_rate(pool, 1000) > 0
+        with pytest.raises(EngineError, match="no round"):
+            multiply_rate(pool, 0)

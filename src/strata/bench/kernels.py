@@ -1,24 +1,25 @@
-"""Expert throughput of the C++ library as a share of what the memory gives, measured in turns in one run.
+"""Expert throughput of the C++ library as a share of what memory and multipliers give, measured in turns in one run.
 
 Knows how bytes are counted and when a number may be shown: only after the path gave the bits of the scalar one.
 """
 
+import ctypes
 import json
 import mmap
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
 
 from strata.errors import EngineError
-from strata.experts.pool import ExpertList, ExpertPool, ExpertRows
-from strata.native import isa
-from strata.native.memory import read_seconds
+from strata.experts.pool import ExpertList, ExpertPool, ExpertRows, native_layout
+from strata.native import isa, library
+from strata.native.memory import multiply_rate, read_seconds
 from strata.native.pool import Pool
 from strata.quant.layout import Array, BlobLayout, Code, MatrixLayout, ScaleKind
 
-RANKS = 10  # experts of one call: what a token of the published model asks of a layer
 CHECKED_EXPERTS = 4
 # sub-block, scale, table of each code, as Q2_0, IQ4_NL and Q8_0 have them
 _FORMS: dict[Code, tuple[int, tuple[int, ...]]] = {
@@ -36,6 +37,7 @@ class KernelPlan:
     hidden: int = 2560
     width: int = 640
     rows: int = 1  # activation rows of every expert
+    experts: int = 10  # of one call: what a token of the published model asks of a layer
     mib: int = 1024  # memory that is read; must be far larger than the caches
     rounds: int = 7
     codes: tuple[str, ...] = ("code2", "code4", "code8")
@@ -65,7 +67,10 @@ class KernelSpeed:
     operations_per_byte: float  # integer multiply-adds for every byte of an expert
     read: Spread
     experts: Spread
-    ratio: Spread  # experts / read of the same round
+    ratio: Spread  # experts / read of the same round: what counts for few rows
+    multiplied: Spread  # 10^9 integer multiply-adds a second
+    multiply_peak: Spread  # of the dot product alone, from registers
+    multiply_ratio: Spread  # multiplied / peak of the same round: what counts for many rows
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def measure_kernels(plan: KernelPlan) -> KernelReport:
     speeds = []
     for name in plan.codes:
         layout = bench_layout(Code(name), plan.hidden, plan.width)
-        arena = filled_arena(layout, plan.mib << 20)
+        arena = filled_arena(layout, max(plan.mib << 20, plan.experts * layout.total_bytes))
         for threads in plan.threads:
             with Pool(threads) as pool:
                 check_bits(pool, layout, arena, plan.rows)
@@ -106,7 +111,7 @@ def bench_layout(code: Code, hidden: int, width: int) -> BlobLayout:
 
 def filled_arena(layout: BlobLayout, size: int) -> torch.Tensor:
     """uint8 [experts, blob]: random codes, scales of a usual size; in huge pages where the system gives them."""
-    count = max(RANKS, size // layout.total_bytes)
+    count = max(CHECKED_EXPERTS, size // layout.total_bytes)
     # private: shared anonymous memory never gets huge pages, and then reading is half as fast
     memory = mmap.mmap(-1, count * layout.total_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -144,27 +149,38 @@ def _listed(arena: torch.Tensor, experts: list[int], rows: int) -> list[ExpertRo
     return [ExpertRows(arena[expert], every_row, every_row * count + rank) for rank, expert in enumerate(experts)]
 
 
+def _bound_call(
+    pool: Pool, layout: BlobLayout, listed: ExpertList, x: torch.Tensor, out: torch.Tensor
+) -> Callable[[], int]:
+    """The library's own call with its arguments: what a decode window makes from C++, without Python's checks."""
+    call, native = library.load().strata_experts, native_layout(layout)
+    where = (x.data_ptr(), x.stride(0), x.shape[0], out.data_ptr(), out.shape[-1])
+    return lambda: call(pool.handle, ctypes.byref(native), listed.jobs, listed.count, *where)
+
+
 def _measure(pool: Pool, layout: BlobLayout, arena: torch.Tensor, plan: KernelPlan) -> KernelSpeed:
-    """Reading and experts in turns; experts in another random order every round, each byte touched once."""
-    x = torch.randn(plan.rows, plan.hidden)
-    runner, out = ExpertPool(pool, layout), torch.empty(plan.rows, RANKS, plan.hidden)
-    read, experts = [], []
+    """Reading, multiplying, experts in turns; experts in another random order every round, each byte touched once."""
+    x, out = torch.randn(plan.rows, plan.hidden), torch.empty(plan.rows, plan.experts, plan.hidden)
+    multiplies = 3 * plan.hidden * plan.width * plan.rows
+    read, experts, peak = [], [], []
     with pool.held_awake():
         for round_ in range(plan.rounds + 1):
             order = torch.randperm(arena.shape[0], generator=torch.Generator().manual_seed(round_)).tolist()
-            calls = [
-                ExpertList(layout, _listed(arena, order[at : at + RANKS], plan.rows))
-                for at in range(0, len(order) - RANKS + 1, RANKS)
+            lists = [
+                ExpertList(layout, _listed(arena, order[at : at + plan.experts], plan.rows))
+                for at in range(0, len(order) - plan.experts + 1, plan.experts)
             ]
-            seconds = read_seconds(pool, arena)
+            calls = [_bound_call(pool, layout, listed, x, out) for listed in lists]
+            seconds, rate = read_seconds(pool, arena), multiply_rate(pool)
             begin = time.perf_counter()
-            for listed in calls:
-                runner.compute_list(listed, x, out)
+            codes = [call() for call in calls]
             taken = time.perf_counter() - begin
+            library.check(max(codes))
             if round_ > 0:  # the first round warms up
                 read.append(arena.numel() / seconds / 1e9)
-                experts.append(len(calls) * RANKS * layout.total_bytes / taken / 1e9)
-    multiplies = 3 * plan.hidden * plan.width * plan.rows
+                experts.append(len(calls) * plan.experts * layout.total_bytes / taken / 1e9)
+                peak.append(rate / 1e9)
+    multiplied = [each * multiplies / layout.total_bytes for each in experts]
     return KernelSpeed(
         layout.gate.code.value,
         pool.threads,
@@ -173,4 +189,7 @@ def _measure(pool: Pool, layout: BlobLayout, arena: torch.Tensor, plan: KernelPl
         Spread.of(read),
         Spread.of(experts),
         Spread.of([mine / limit for mine, limit in zip(experts, read, strict=True)]),
+        Spread.of(multiplied),
+        Spread.of(peak),
+        Spread.of([mine / limit for mine, limit in zip(multiplied, peak, strict=True)]),
     )

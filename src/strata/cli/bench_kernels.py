@@ -21,13 +21,14 @@ def kernels(
     cpu: Annotated[bool, Parameter(negative="")] = False,
     threads: tuple[int, ...] | None = None,
     rows: int = 1,
+    experts: int = 10,
     hidden: int = 2560,
     width: int = 640,
     mib: int = 1024,
     rounds: int = 7,
     json: Path | None = None,
 ) -> None:
-    """Measure experts of every storage code against plain reading of the same memory, in turns.
+    """Measure experts of every storage code against plain reading of the same memory and plain multiplying, in turns.
 
     Parameters
     ----------
@@ -37,6 +38,8 @@ def kernels(
         Numbers of threads; doubled from 1 up to the cores that may be used if not given.
     rows
         Activation rows of every expert.
+    experts
+        Experts of one call: ten are what a token asks of a layer of the published model.
     hidden
         Columns of gate and up.
     width
@@ -50,10 +53,11 @@ def kernels(
     """
     if not cpu:
         raise SettingsError("strata bench kernels measures on the processor today: give --cpu")
-    if min(rows, mib, rounds, *(threads or (1,))) < 1 or hidden < 64 or width < 64 or hidden % 64 or width % 64:
+    sizes = (hidden, width)
+    if min(rows, experts, mib, rounds, *sizes, *(threads or (1,))) < 1 or any(size % 64 for size in sizes):
         raise SettingsError("numbers must be at least 1, --hidden and --width multiples of 64")
     counts = threads or doubled_up_to(read_cpu().usable_cores)
-    report = measure_kernels(KernelPlan(tuple(counts), hidden, width, rows, mib, rounds))
+    report = measure_kernels(KernelPlan(tuple(counts), hidden, width, rows, experts, mib, rounds))
     show(report, Console(highlight=False))
     if json is not None:
         json.write_text(report.as_json() + "\n", "utf-8")
@@ -72,17 +76,19 @@ def show(report: KernelReport, console: Console) -> None:
     plan = report.plan
     console.print(
         Text(
-            f"{report.path}; experts of {plan.hidden} x {plan.width}, {plan.rows} rows each; median (lowest to "
-            f"highest) of {plan.rounds} rounds in turns; results equal the scalar path's bit for bit"
+            f"{report.path}; {plan.experts} experts of {plan.hidden} x {plan.width} a call, {plan.rows} rows each; "
+            f"median (lowest to highest) of {plan.rounds} rounds in turns; results equal the scalar path's bit for bit"
         ),
         soft_wrap=True,
     )
-    table = Table("code", box=None, padding=(0, 2, 0, 0), header_style="cyan")
-    for name in ("threads", "mul/byte", "read GB/s", "experts GB/s", "ratio"):
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="cyan")  # fits into 80 columns
+    table.add_column("code", no_wrap=True)
+    for name in ("threads", "read GB/s", "experts GB/s", "ratio", "GMAC/s", "of peak"):
         table.add_column(name, justify="right", no_wrap=True)
     for speed in report.speeds:
         cells = (_cell(speed.read, 1), _cell(speed.experts, 1), _cell(speed.ratio, 2))
-        table.add_row(speed.code, str(speed.threads), f"{speed.operations_per_byte:.1f}", *cells)
+        many = (f"{speed.multiplied.median:,.0f}", f"{speed.multiply_ratio.median:.2f}")
+        table.add_row(speed.code, str(speed.threads), *cells, *many)
     console.print(table)
 
 

@@ -63,17 +63,17 @@ class Decoder(RowModel):
 
     layers: Sequence[DecoderLayer]
 
-    def __init__(self, config: DecoderConfig, weights: DecoderWeights) -> None:
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights, dtype: torch.dtype) -> None:
         self.config = config
         self.weights = weights
         self.vocabulary_size = config.vocabulary_size
         self.max_position = config.max_position
-        self.dtype = weights.embedding.dtype
+        self.dtype = dtype
         self.frequencies = inverse_frequencies(config.rotary.rotary_dim, config.rotary.theta)
         self.layers = [DecoderLayer(index, config, layer) for index, layer in enumerate(weights.layers)]
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self.weights.embedding[token_ids]
+        return self.weights.embedding(token_ids)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return linear(rms_norm(hidden, self.weights.final_norm_scale, self.config.eps), self.weights.head)

@@ -11,10 +11,10 @@ import torch
 from strata.errors import WeightFileError
 from strata.models.blocks.attention import AttentionWeights
 from strata.models.blocks.gated_delta_net import DeltaNetShape, DeltaNetWeights
-from strata.models.blocks.linear import GatedMlpWeights
-from strata.models.blocks.moe import MoeWeights
+from strata.models.blocks.linear import GatedMlpWeights, Weight
+from strata.models.blocks.moe import Experts, MoeWeights
 from strata.models.decoder_config import DecoderConfig
-from strata.weights.source import WeightSource
+from strata.models.weights import TableGather, TakenRows, Weights
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -26,7 +26,7 @@ class DeltaProjections(Protocol):
         """Tensor name after `linear_attn.` -> shape."""
         ...
 
-    def read(self, reader: "TensorReader", prefix: str, shape: DeltaNetShape) -> torch.Tensor:
+    def read(self, reader: "TensorReader", prefix: str, shape: DeltaNetShape) -> Weight:
         """The projections' rows in the order q, k, v, z, b, a: what `DeltaNetWeights.in_all` holds."""
         ...
 
@@ -42,24 +42,43 @@ class SeparateProjections:
             "in_proj_a.weight": (shape.value_heads, hidden_size),
         }
 
-    def read(self, reader: "TensorReader", prefix: str, shape: DeltaNetShape) -> torch.Tensor:
-        return torch.cat([reader.tensor(f"{prefix}in_proj_{part}.weight") for part in ("qkv", "z", "b", "a")])
+    def read(self, reader: "TensorReader", prefix: str, shape: DeltaNetShape) -> Weight:
+        return reader.matrix(*(f"{prefix}in_proj_{part}.weight" for part in ("qkv", "z", "b", "a")))
 
 
 class TensorReader:
     """Reads tensors whose shapes the config fixes; a tensor of another shape is refused by name."""
 
-    def __init__(self, source: WeightSource, expected: Shapes, dtype: torch.dtype) -> None:
-        self._source = source
+    def __init__(self, weights: Weights, expected: Shapes) -> None:
+        self._weights = weights
         self._expected = expected
-        self._dtype = dtype
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """The tensor in the compute dtype."""
-        found, wanted = tuple(self._source.shape(name)), self._expected[name]
+    def values(self, name: str) -> torch.Tensor:
+        """A vector or taps, in the compute dtype."""
+        self._check(name)
+        return self._weights.values(name)
+
+    def matrix(self, *parts: str | TakenRows) -> Weight:
+        """Matrices under one another."""
+        for part in parts:
+            self._check(part if isinstance(part, str) else part.name)
+        return self._weights.matrix(*parts)
+
+    def table(self, name: str) -> TableGather:
+        """A matrix whose rows are looked up."""
+        self._check(name)
+        return self._weights.table(name)
+
+    def experts(self, prefix: str) -> Experts:
+        """A layer's routed experts."""
+        self._check(f"{prefix}experts.gate_up_proj")
+        self._check(f"{prefix}experts.down_proj")
+        return self._weights.experts(prefix)
+
+    def _check(self, name: str) -> None:
+        found, wanted = self._weights.shape(name), self._expected[name]
         if found != wanted:
             raise WeightFileError(f"tensor {name} has the shape {list(found)}, config.json means {list(wanted)}")
-        return self._source.tensor(name, self._dtype)
 
 
 @dataclass(frozen=True)
@@ -76,10 +95,10 @@ class LayerWeights:
 class DecoderWeights:
     """Everything that a decoder computes with."""
 
-    embedding: torch.Tensor  # [vocabulary, hidden]
+    embedding: TableGather  # [vocabulary, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm_scale: torch.Tensor  # [hidden]
-    head: torch.Tensor  # [vocabulary, hidden]
+    head: Weight  # [vocabulary, hidden]
 
 
 def expected_tensors(config: DecoderConfig, projections: DeltaProjections) -> Shapes:
@@ -101,12 +120,10 @@ def expected_tensors(config: DecoderConfig, projections: DeltaProjections) -> Sh
     return shapes
 
 
-def read_weights(
-    config: DecoderConfig, source: WeightSource, dtype: torch.dtype, projections: DeltaProjections
-) -> DecoderWeights:
+def read_weights(config: DecoderConfig, weights: Weights, projections: DeltaProjections) -> DecoderWeights:
     """Read and check every tensor."""
-    reader = TensorReader(source, expected_tensors(config, projections), dtype)
-    embedding = reader.tensor("model.embed_tokens.weight")
+    reader = TensorReader(weights, expected_tensors(config, projections))
+    embedding = reader.table("model.embed_tokens.weight")
     layers = []
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}."
@@ -117,8 +134,8 @@ def read_weights(
         is_sparse = config.mlp.layer_is_sparse[index]
         layers.append(
             LayerWeights(
-                mixer_norm_scale=reader.tensor(prefix + "input_layernorm.weight") + config.norm_offset,
-                mlp_norm_scale=reader.tensor(prefix + "post_attention_layernorm.weight") + config.norm_offset,
+                mixer_norm_scale=reader.values(prefix + "input_layernorm.weight") + config.norm_offset,
+                mlp_norm_scale=reader.values(prefix + "post_attention_layernorm.weight") + config.norm_offset,
                 mixer=mixer,
                 mlp=(_read_moe(config, reader, prefix + "mlp.") if is_sparse else _read_dense(reader, prefix + "mlp.")),
             )
@@ -126,8 +143,8 @@ def read_weights(
     return DecoderWeights(
         embedding=embedding,
         layers=tuple(layers),
-        final_norm_scale=reader.tensor("model.norm.weight") + config.norm_offset,
-        head=embedding if config.ties_embeddings else reader.tensor("lm_head.weight"),
+        final_norm_scale=reader.values("model.norm.weight") + config.norm_offset,
+        head=reader.matrix("model.embed_tokens.weight" if config.ties_embeddings else "lm_head.weight"),
     )
 
 
@@ -147,15 +164,15 @@ def _attention_shapes(config: DecoderConfig, prefix: str) -> Shapes:
 
 def _read_attention(config: DecoderConfig, reader: TensorReader, prefix: str) -> AttentionWeights:
     return AttentionWeights(
-        qkv=torch.cat([reader.tensor(f"{prefix}{part}_proj.weight") for part in ("q", "k", "v")]),
-        out=reader.tensor(prefix + "o_proj.weight"),
+        qkv=reader.matrix(*(f"{prefix}{part}_proj.weight" for part in ("q", "k", "v"))),
+        out=reader.matrix(prefix + "o_proj.weight"),
         query_scale=_head_norm(config, reader, prefix + "q_norm.weight"),
         key_scale=_head_norm(config, reader, prefix + "k_norm.weight"),
     )
 
 
 def _head_norm(config: DecoderConfig, reader: TensorReader, name: str) -> torch.Tensor | None:
-    return reader.tensor(name) + config.norm_offset if config.has_head_norms else None
+    return reader.values(name) + config.norm_offset if config.has_head_norms else None
 
 
 def _delta_net_shapes(config: DecoderConfig, prefix: str, projections: DeltaProjections) -> Shapes:
@@ -175,11 +192,11 @@ def _read_delta_net(
 ) -> DeltaNetWeights:
     return DeltaNetWeights(
         in_all=projections.read(reader, prefix, config.require_delta_net()),
-        conv=reader.tensor(prefix + "conv1d.weight").squeeze(1).t().contiguous(),
-        decay_rate=-reader.tensor(prefix + "A_log").exp(),
-        decay_bias=reader.tensor(prefix + "dt_bias"),
-        norm_scale=reader.tensor(prefix + "norm.weight"),
-        out=reader.tensor(prefix + "out_proj.weight"),
+        conv=reader.values(prefix + "conv1d.weight").squeeze(1).t().contiguous(),
+        decay_rate=-reader.values(prefix + "A_log").exp(),
+        decay_bias=reader.values(prefix + "dt_bias"),
+        norm_scale=reader.values(prefix + "norm.weight"),
+        out=reader.matrix(prefix + "out_proj.weight"),
     )
 
 
@@ -200,11 +217,10 @@ def _moe_shapes(config: DecoderConfig, prefix: str) -> Shapes:
 def _read_moe(config: DecoderConfig, reader: TensorReader, prefix: str) -> MoeWeights:
     has_shared = config.mlp.shared_width is not None
     return MoeWeights(
-        router=reader.tensor(prefix + "gate.weight"),
-        gate_up=reader.tensor(prefix + "experts.gate_up_proj"),
-        down=reader.tensor(prefix + "experts.down_proj"),
+        router=reader.matrix(prefix + "gate.weight"),
+        experts=reader.experts(prefix),
         shared=_read_dense(reader, prefix + "shared_expert.") if has_shared else None,
-        shared_gate=reader.tensor(prefix + "shared_expert_gate.weight") if has_shared else None,
+        shared_gate=reader.values(prefix + "shared_expert_gate.weight") if has_shared else None,
     )
 
 
@@ -223,6 +239,6 @@ def _gated_mlp_shapes(prefix: str, hidden: int, width: int) -> Shapes:
 
 def _read_dense(reader: TensorReader, prefix: str) -> GatedMlpWeights:
     return GatedMlpWeights(
-        gate_up=torch.cat([reader.tensor(f"{prefix}{part}_proj.weight") for part in ("gate", "up")]),
-        down=reader.tensor(prefix + "down_proj.weight"),
+        gate_up=reader.matrix(*(f"{prefix}{part}_proj.weight" for part in ("gate", "up"))),
+        down=reader.matrix(prefix + "down_proj.weight"),
     )

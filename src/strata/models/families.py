@@ -13,6 +13,7 @@ from strata.errors import ConfigError
 from strata.models import llama, qwen3_5_moe, qwen3_moe, qwen3_next, qwen4_exp
 from strata.models.base import LanguageModel
 from strata.models.config_fields import ConfigFields, json_word
+from strata.models.weights import TensorWeights, Weights
 from strata.weights.source import WeightSource
 
 
@@ -24,11 +25,15 @@ class Family:
     model_types: tuple[str, ...]  # the values of config.json's model_type that mean this family
     parse_config: Callable[[Mapping[str, Any]], Any]
     expected_tensors: Callable[[Any], dict[str, tuple[int, ...]]]  # canonical name -> shape
-    load: Callable[[Any, WeightSource, torch.dtype], LanguageModel]
+    build: Callable[[Any, Weights], LanguageModel]
+
+    def load(self, config: Any, source: WeightSource, dtype: torch.dtype) -> LanguageModel:
+        """The model in plain torch, with all tensors read from `source` in `dtype`."""
+        return self.build(config, TensorWeights(source, dtype))
 
 
 def _family(name: str, module: Any) -> Family:
-    return Family(name, module.MODEL_TYPES, module.parse_config, module.expected_tensors, module.load)
+    return Family(name, module.MODEL_TYPES, module.parse_config, module.expected_tensors, module.build)
 
 
 FAMILIES = (

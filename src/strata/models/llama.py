@@ -6,14 +6,12 @@ Knows this family's config fields and tensor names; the maths are the shared blo
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from strata.models import decoder_weights
 from strata.models.config_fields import MOST_LAYERS
 from strata.models.decoder import Decoder
 from strata.models.decoder_config import DecoderConfig, read_decoder_config, read_dense_mlp, require_model_type
 from strata.models.decoder_weights import SeparateProjections
-from strata.weights.source import WeightSource
+from strata.models.weights import Weights
 
 MODEL_TYPES = ("llama",)
 
@@ -39,10 +37,10 @@ def parse_config(values: Mapping[str, Any]) -> DecoderConfig:
 
 
 def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that `load` reads: canonical name -> shape."""
+    """Every tensor that `build` reads: canonical name -> shape."""
     return decoder_weights.expected_tensors(config, SeparateProjections())
 
 
-def load(config: DecoderConfig, source: WeightSource, dtype: torch.dtype) -> Decoder:
-    """The model with all tensors read from `source` in `dtype`."""
-    return Decoder(config, decoder_weights.read_weights(config, source, dtype, SeparateProjections()))
+def build(config: DecoderConfig, weights: Weights) -> Decoder:
+    """The model with all its weights read."""
+    return Decoder(config, decoder_weights.read_weights(config, weights, SeparateProjections()), weights.dtype)

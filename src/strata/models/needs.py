@@ -104,12 +104,14 @@ def attention_layers(text: Mapping[str, Any]) -> list[bool]:
 
 
 def _attention_values(text: Mapping[str, Any]) -> float:
-    heads = text["num_attention_heads"]
-    head_dim = text.get("head_dim") or text["hidden_size"] // heads
-    values = 2.0 * (text.get("num_key_value_heads") or heads) * head_dim
+    values = 2.0 * (text.get("num_key_value_heads") or text["num_attention_heads"]) * _head_dim(text)
     if text.get("indexer_head_dim"):
         values += text["indexer_head_dim"] * (1 + 1 / text["indexer_compress_ratio"])
     return values
+
+
+def _head_dim(text: Mapping[str, Any]) -> int:
+    return int(text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"])
 
 
 def _delta_net_values(text: Mapping[str, Any]) -> int:
@@ -136,21 +138,52 @@ class Placement:
         return sum(self.vram.values())
 
 
-# The program with torch loaded (220 MiB measured with torch 2.13 for CPUs) and the working memory of a read.
+# The program with torch loaded (220 MiB measured with torch 2.13 for CPUs) and what a read of a small model works with.
 PROGRAM_BYTES = 512 << 20
+BARE_PROGRAM_BYTES = 256 << 20
+TILE_ROWS = 512  # rows of a read that pass a layer together
 # A card's context, kernels and windows; what a card shows as used before any weight is there.
 CARD_BYTES = 1 << 30
 
 
-def place_in_ram(tensor_bytes: Mapping[str, int], state: int, most_table_bytes: int) -> Placement:
+def reading_bytes(config: Mapping[str, Any], chunk_rows: int) -> int:
+    """Working memory of a read: the rows of a chunk, and everything between the projections of one tile's rows.
+
+    `config` is config.json of a supported family.
+    """
+    text = config.get("text_config") or config
+    hidden = text["hidden_size"]
+    streams = text.get("hc_count", 1) * hidden
+    ranks = text.get("num_experts_per_tok", 0)
+    width = max(
+        ranks * text.get("moe_intermediate_size", 0), 2 * (text.get("intermediate_size") or 0), 2 * _mixer_width(text)
+    )
+    tile = 5 * streams + (ranks + 4) * hidden + 2 * width + text["num_attention_heads"] * _head_dim(text)
+    return 4 * (chunk_rows * streams + TILE_ROWS * tile)
+
+
+def _mixer_width(text: Mapping[str, Any]) -> int:
+    """Values of a row between a mixer's projections, of the widest mixer."""
+    attention = 2 * text["num_attention_heads"] * _head_dim(text) + int(_attention_values(text))
+    if "linear_num_key_heads" not in text:
+        return attention
+    keys = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"]
+    return max(attention, keys + 2 * text["linear_num_value_heads"] * text["linear_value_head_dim"])
+
+
+def place_in_ram(
+    tensor_bytes: Mapping[str, int], state: int, most_table_bytes: int, working_bytes: int = 0
+) -> Placement:
     """Everything in main memory, as Strata runs today; larger n-gram tables stay in the files and give single rows.
 
-    tensor_bytes: canonical name -> bytes in the compute type. state: bytes of the slots' state.
+    tensor_bytes: canonical name -> bytes as it is held. state: bytes of the slots' state. working_bytes: what a read
+    takes for itself.
     """
     sizes = sum_by_part(tensor_bytes)
     in_files = {Part.NGRAM.value: sizes.pop(Part.NGRAM)} if sizes[Part.NGRAM] > most_table_bytes else {}
     ram = {part.value: size for part, size in sizes.items() if size}
-    return Placement({**ram, "state": state, "program": PROGRAM_BYTES}, {}, in_files)
+    program = max(PROGRAM_BYTES, BARE_PROGRAM_BYTES + working_bytes)
+    return Placement({**ram, "state": state, "program": program}, {}, in_files)
 
 
 def place_on_card(tensor_bytes: Mapping[str, int], state: int) -> Placement:

@@ -10,6 +10,7 @@ import torch
 
 from strata.models import decoder_weights
 from strata.models.blocks.gated_delta_net import DeltaNetShape
+from strata.models.blocks.linear import Weight
 from strata.models.config_fields import MOST_LAYERS, read_layer_types
 from strata.models.decoder import Decoder
 from strata.models.decoder_config import (
@@ -20,7 +21,7 @@ from strata.models.decoder_config import (
     require_model_type,
 )
 from strata.models.decoder_weights import Shapes, TensorReader
-from strata.weights.source import WeightSource
+from strata.models.weights import TakenRows, Weights
 
 MODEL_TYPES = ("qwen3_next",)
 
@@ -53,22 +54,27 @@ class InterleavedProjections:
             "in_proj_ba.weight": (2 * shape.value_heads, hidden_size),
         }
 
-    def read(self, reader: TensorReader, prefix: str, shape: DeltaNetShape) -> torch.Tensor:
+    def read(self, reader: TensorReader, prefix: str, shape: DeltaNetShape) -> Weight:
         """The rows of both tensors in the order q, k, v, z, b, a: what `DeltaNetWeights.in_all` holds."""
         per_key = shape.value_heads // shape.key_heads
         value_rows = per_key * shape.value_dim
-        mixed = reader.tensor(prefix + "in_proj_qkvz.weight").unflatten(0, (shape.key_heads, -1))
-        gates = reader.tensor(prefix + "in_proj_ba.weight").unflatten(0, (shape.key_heads, -1))
-        parts = mixed.split((shape.key_dim, shape.key_dim, value_rows, value_rows), dim=1)
-        parts += gates.split((per_key, per_key), dim=1)
-        return torch.cat([part.flatten(0, 1) for part in parts])
+        mixed = _apart(shape.key_heads, (shape.key_dim, shape.key_dim, value_rows, value_rows))
+        gates = _apart(shape.key_heads, (per_key, per_key))
+        names = f"{prefix}in_proj_qkvz.weight", f"{prefix}in_proj_ba.weight"
+        return reader.matrix(TakenRows(names[0], mixed), TakenRows(names[1], gates))
+
+
+def _apart(groups: int, widths: tuple[int, ...]) -> torch.Tensor:
+    """Row numbers that bring parts of these widths, interleaved by group, one whole part after another."""
+    rows = torch.arange(groups * sum(widths)).view(groups, -1)
+    return torch.cat([part.flatten() for part in rows.split(widths, dim=1)])
 
 
 def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that `load` reads: canonical name -> shape."""
+    """Every tensor that `build` reads: canonical name -> shape."""
     return decoder_weights.expected_tensors(config, InterleavedProjections())
 
 
-def load(config: DecoderConfig, source: WeightSource, dtype: torch.dtype) -> Decoder:
-    """The model with all tensors read from `source` in `dtype`."""
-    return Decoder(config, decoder_weights.read_weights(config, source, dtype, InterleavedProjections()))
+def build(config: DecoderConfig, weights: Weights) -> Decoder:
+    """The model with all its weights read."""
+    return Decoder(config, decoder_weights.read_weights(config, weights, InterleavedProjections()), weights.dtype)

@@ -13,13 +13,13 @@ from strata.models.blocks.rotary import inverse_frequencies
 from strata.models.qwen4_exp_config import MODEL_TYPES, Qwen4ExpConfig, expected_tensors, parse_config
 from strata.models.qwen4_exp_layer import Qwen4ExpLayer, build_layer
 from strata.models.qwen4_exp_mtp import Qwen4ExpMtp
-from strata.models.qwen4_exp_weights import Qwen4ExpReader
+from strata.models.qwen4_exp_weights import NGRAM_TABLE, Qwen4ExpReader
 from strata.models.row_model import RowModel
-from strata.weights.source import WeightSource
+from strata.models.weights import Weights
 
-__all__ = ["MODEL_TYPES", "Qwen4Exp", "Qwen4ExpConfig", "expected_tensors", "load", "parse_config"]
+__all__ = ["MODEL_TYPES", "Qwen4Exp", "Qwen4ExpConfig", "build", "expected_tensors", "parse_config"]
 
-RESIDENT_TABLE_BYTES = 256 << 20  # an n-gram table up to this size (in the compute dtype) is kept in memory
+RESIDENT_TABLE_BYTES = 256 << 20  # an n-gram table up to this size (as it is held) is kept in memory
 
 
 class Qwen4Exp(RowModel):
@@ -28,15 +28,14 @@ class Qwen4Exp(RowModel):
     layers: list[Qwen4ExpLayer]
     draft_head: Qwen4ExpMtp | None
 
-    def __init__(self, config: Qwen4ExpConfig, source: WeightSource, dtype: torch.dtype, keep_table: bool) -> None:
-        reader = Qwen4ExpReader(config, source, dtype, keep_table)
+    def __init__(self, config: Qwen4ExpConfig, reader: Qwen4ExpReader) -> None:
         self.config = config
-        self.dtype = dtype
+        self.dtype = reader.dtype
         self.vocabulary_size = config.vocabulary_size
         self.max_position = config.max_position
         self.frequencies = inverse_frequencies(config.rotary.rotary_dim, config.rotary.theta)
-        self.embedding = reader.tensor("model.embed_tokens.weight")
-        self.head_weight = self.embedding if config.ties_embeddings else reader.tensor("lm_head.weight")
+        self.embedding = reader.table("model.embed_tokens.weight")
+        self.head_weight = reader.matrix("model.embed_tokens.weight" if config.ties_embeddings else "lm_head.weight")
         self.final_residual = reader.residual("model.hyper_connection_mixer.", has_inject=False)
         self.layers = [self._layer(reader, index) for index in range(config.num_layers)]
         self.draft_head = None
@@ -47,7 +46,7 @@ class Qwen4Exp(RowModel):
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Every stream starts as the token's embedding: [rows, streams * hidden]."""
-        return self.embedding[token_ids].repeat(1, self.config.streams)
+        return self.embedding(token_ids).repeat(1, self.config.streams)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Streams [rows, streams * hidden] -> logits [rows, vocabulary]."""
@@ -70,14 +69,8 @@ class Qwen4Exp(RowModel):
         return build_layer(reader, index, prefix, is_attention, self.frequencies, ngram)
 
 
-def load(
-    config: Qwen4ExpConfig, source: WeightSource, dtype: torch.dtype = torch.float32, keep_table: bool | None = None
-) -> Qwen4Exp:
-    """The model with all tensors read from `source` in `dtype`, its n-gram table only row by row if it is large.
-
-    `keep_table` fixes whether n-gram tables are kept in memory; None: those up to 256 MiB are.
-    """
-    if keep_table is None:
-        sizes = [shape.table_rows * (shape.embed_dim // shape.heads) for shape in config.ngrams.values()]
-        keep_table = sum(sizes) * dtype.itemsize <= RESIDENT_TABLE_BYTES
-    return Qwen4Exp(config, source, dtype, keep_table)
+def build(config: Qwen4ExpConfig, weights: Weights, most_table_bytes: int = RESIDENT_TABLE_BYTES) -> Qwen4Exp:
+    """The model with all its weights read; n-gram tables above this size give single rows from their files."""
+    names = [f"model.layers.{index}.{NGRAM_TABLE}" for index in config.ngrams]
+    keeps_tables = sum(weights.held_bytes(name) for name in names) <= most_table_bytes
+    return Qwen4Exp(config, Qwen4ExpReader(config, weights, keeps_tables))

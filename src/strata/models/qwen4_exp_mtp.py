@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from strata.models.base import DraftRows, LogitRows, Output
-from strata.models.blocks.linear import WINDOW_ROWS, linear
+from strata.models.blocks.linear import linear
 from strata.models.blocks.mtp_head import MtpJoinWeights, join_streams
 from strata.models.blocks.residual_streams import ResidualWeights, read_streams
 from strata.models.blocks.rotary import rotation_at
 from strata.models.blocks.rows import iterate_tiles
-from strata.models.fast.windows import FastWindows, SlotRows
+from strata.models.fast.states import SlotRows
+from strata.models.fast.windows import FastWindows
 from strata.models.mixers.base import RowsInfo
 from strata.models.qwen4_exp_layer import LayerState, Qwen4ExpLayer
-from strata.models.row_model import raise_not_finite, require_finite
+from strata.models.row_model import first_logit_row, raise_not_finite, require_finite
 
 if TYPE_CHECKING:
     from strata.models.qwen4_exp import Qwen4Exp
@@ -44,7 +45,7 @@ class Qwen4ExpMtp:
         self, model: "Qwen4Exp", layer: Qwen4ExpLayer, join: MtpJoinWeights, final_residual: ResidualWeights
     ) -> None:
         self.layer = layer
-        self.fast: FastWindows | None = None  # few rows in C++; None: all in torch
+        self.fast: FastWindows | None = None  # rows in C++; None: in torch
         self.join = join
         self.final_residual = final_residual
         self._embedding, self._head_weight = model.embedding, model.head_weight
@@ -58,14 +59,14 @@ class Qwen4ExpMtp:
     def read(self, rows: DraftRows, logit_rows: LogitRows = LogitRows.LAST) -> Output:
         """See `DraftHead.read`; like the model's reads, tile by tile."""
         first, count = rows.state.position, rows.next_token_ids.shape[0]
-        if self.fast is not None and count <= WINDOW_ROWS:
+        if self.fast is not None:
             return self._fast_read(self.fast, rows, logit_rows)
         positions = torch.arange(first, first + count)
         rotation = rotation_at(positions, self._frequencies, self._dtype)
         info = RowsInfo(rows.next_token_ids, positions, rotation, ((0, count),))
         streams, logits = [], []
         for start, stop in iterate_tiles(first, count):
-            embedding = self._embedding[rows.next_token_ids[start:stop]]
+            embedding = self._embedding(rows.next_token_ids[start:stop])
             joined = join_streams(rows.hidden[start:stop], embedding, self.join)
             streams.append(self.layer.read(joined, info.tile(start, stop), rows.state.layer))
             if logit_rows is LogitRows.ALL:
@@ -79,22 +80,18 @@ class Qwen4ExpMtp:
         return Output(made, hidden)
 
     def _fast_read(self, fast: FastWindows, rows: DraftRows, logit_rows: LogitRows) -> Output:
-        """A window whose rows are all committed."""
         state, count = rows.state, rows.next_token_ids.shape[0]
-        first_logit_row = {LogitRows.NONE: count, LogitRows.LAST: count - 1, LogitRows.ALL: 0}[logit_rows]
-        slot = SlotRows(state.position, [state.layer], rows.next_token_ids)
         observer = self.layer.observer
-        made = fast.compute(
-            [slot],
+        made = fast.read(
+            SlotRows(state.position, [state.layer], rows.next_token_ids),
             joined_hidden=rows.hidden.contiguous(),
-            first_logit_row=first_logit_row,
+            first_logit_row=first_logit_row(logit_rows, count),
             with_routing=observer is not None,
         )
         if not made.is_finite:
             raise_not_finite("the draft layer")
         if observer is not None and made.routed is not None:
             observer(self.layer.index, made.routed[0].long())
-        fast.commit(made, 0, [state.layer], count)
         state.position += count
         return Output(made.logits, made.hidden)
 

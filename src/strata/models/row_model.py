@@ -14,7 +14,8 @@ from strata.errors import EngineError, RequestError
 from strata.models.base import DraftHead, LogitRows, Output, Segment, WindowResult
 from strata.models.blocks.rotary import rotation_at
 from strata.models.blocks.rows import iterate_tiles
-from strata.models.fast.windows import FastWindow, FastWindows, SlotRows
+from strata.models.fast.states import SlotRows
+from strata.models.fast.windows import FastRows, FastWindow, FastWindows
 from strata.models.mixers.base import RowsInfo, StatefulPart
 
 
@@ -42,7 +43,7 @@ class RowModel(ABC):
     frequencies: torch.Tensor  # of the rotary embedding
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
-    fast: FastWindows | None = None  # windows in C++; None: in torch, which computes the same within rounding
+    fast: FastWindows | None = None  # rows in C++; None: in torch, which computes the same within rounding
 
     @abstractmethod
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -57,7 +58,7 @@ class RowModel(ABC):
 
     @torch.no_grad()
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
-        """See `LanguageModel.read`: each segment passes layer by layer, in every layer tile by tile."""
+        """See `LanguageModel.read`. In torch, each segment passes layer by layer, in every layer tile by tile."""
         for segment in segments:
             self._check(segment)
         outputs = [self._read_segment(segment, logit_rows) for segment in segments]
@@ -101,17 +102,33 @@ class RowModel(ABC):
             segment.state.position += accepted
 
     def _fast_window(self, fast: FastWindows, segments: Sequence[Segment]) -> WindowResult:
-        observers = [getattr(layer, "observer", None) for layer in self.layers]
-        slots = [SlotRows(each.state.position, each.state.layers, each.token_ids) for each in segments]
-        made = fast.compute(slots, with_routing=any(observers))
+        made = fast.compute([_slot_rows(each) for each in segments], with_routing=self._is_observed())
         if not made.is_finite:
             raise_not_finite("the window")
-        for index, observer in enumerate(observers):
-            if observer is not None and made.routed is not None and fast.shape.experts_per_token[index]:
-                observer(index, made.routed[index].long())
+        self._tell_routing(fast, made)
         return WindowResult(segments, Output(made.logits, made.hidden), made)
 
+    def _fast_read(self, fast: FastWindows, segment: Segment, logit_rows: LogitRows) -> Output:
+        count = segment.token_ids.shape[0]
+        made = fast.read(
+            _slot_rows(segment), first_logit_row=first_logit_row(logit_rows, count), with_routing=self._is_observed()
+        )
+        segment.state.position += count
+        self._tell_routing(fast, made)
+        return Output(made.logits, made.hidden)
+
+    def _is_observed(self) -> bool:
+        return any(getattr(layer, "observer", None) is not None for layer in self.layers)
+
+    def _tell_routing(self, fast: FastWindows, made: FastRows) -> None:
+        for index, layer in enumerate(self.layers):
+            observer = getattr(layer, "observer", None)
+            if observer is not None and made.routed is not None and fast.shape.experts_per_token[index]:
+                observer(index, made.routed[index].long())
+
     def _read_segment(self, segment: Segment, logit_rows: LogitRows) -> Output:
+        if self.fast is not None:
+            return self._fast_read(self.fast, segment, logit_rows)
         state = segment.state
         rows = self._rows_info([segment])
         tiles = list(iterate_tiles(state.position, segment.token_ids.shape[0]))
@@ -153,6 +170,15 @@ class RowModel(ABC):
         if low < 0 or high >= self.vocabulary_size:
             wrong = low if low < 0 else high
             raise RequestError(f"token id {wrong} is not in the vocabulary (0 to {self.vocabulary_size - 1})")
+
+
+def _slot_rows(segment: Segment) -> SlotRows:
+    return SlotRows(segment.state.position, segment.state.layers, segment.token_ids)
+
+
+def first_logit_row(logit_rows: LogitRows, rows: int) -> int:
+    """The first of `rows` rows whose logits are wanted; `rows` if none are."""
+    return {LogitRows.NONE: rows, LogitRows.LAST: rows - 1, LogitRows.ALL: 0}[logit_rows]
 
 
 def require_finite(values: torch.Tensor, where: str) -> None:

@@ -155,6 +155,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_doorbell_stop": (None, (c_void_p,)),
     "strata_doorbell_destroy": (None, (c_void_p,)),
     "strata_read_memory": (c_int32, (c_void_p, c_void_p, c_int64, POINTER(c_double))),
+    "strata_multiply_rate": (c_int32, (c_void_p, c_int64, POINTER(c_double))),
 }
 
 

@@ -1,4 +1,4 @@
-"""How fast this machine's memory is read by a pool's threads. Knows no weights."""
+"""What a pool's threads get from this machine: memory read, integers multiplied. Knows no weights."""
 
 import ctypes
 
@@ -16,3 +16,10 @@ def read_seconds(pool: Pool, bytes_: torch.Tensor) -> float:
     size = bytes_.numel() * bytes_.element_size()
     library.check(library.load().strata_read_memory(pool.handle, bytes_.data_ptr(), size, ctypes.byref(seconds)))
     return seconds.value
+
+
+def multiply_rate(pool: Pool, rounds: int = 300_000) -> float:
+    """Multiply-adds a second of all threads in the integer dot product alone; about a millisecond of it."""
+    rate = ctypes.c_double()
+    library.check(library.load().strata_multiply_rate(pool.handle, rounds, ctypes.byref(rate)))
+    return rate.value

@@ -1,10 +1,12 @@
-"""Decode windows in C++: the structures of csrc/mixers/mixers.h and a model handle around its calls.
+"""Windows and reads in C++: the structures of csrc/mixers/mixers.h and a model handle around its calls.
 
 Knows the C ABI, pointers and sizes; what the weights mean and where they come from is decided above.
 """
 
 import ctypes
 from typing import Any
+
+import torch
 
 from strata.errors import EngineError
 from strata.native import library
@@ -18,9 +20,9 @@ MOST_PARTS = 4  # of `Matrices`
 
 
 class Matrices(ctypes.Structure):
-    """`StrataMatrices`: matrices that share an input, their outputs side by side."""
+    """`StrataMatrices`: matrices that share an input, their outputs side by side; `order` points to int32."""
 
-    _fields_ = (("count", _Int), ("outputs", _Int), ("parts", _Pointer * MOST_PARTS))
+    _fields_ = (("count", _Int), ("outputs", _Int), ("parts", _Pointer * MOST_PARTS), ("order", _Pointer))
 
 
 class Residual(ctypes.Structure):
@@ -90,7 +92,7 @@ class Ngram(ctypes.Structure):
         ("query_scale", _Pointer),
         ("conv_scale", _Pointer),
         ("conv", _Pointer),
-        ("table", _Pointer),
+        ("table", Matrices),
         ("head_sizes", _Pointer),
         ("multipliers", _Pointer),
         ("ngram_size", _Int),
@@ -159,8 +161,8 @@ class ModelShape(ctypes.Structure):
         ("eps", _Float),
         ("reserved2", _Int),
         ("layers", _Pointer),
-        ("embedding", _Pointer),
         ("frequencies", _Pointer),
+        ("embedding", Matrices),
         ("final_residual", Residual),
         ("final_norm", _Pointer),
         ("head", Matrices),
@@ -200,6 +202,13 @@ class Times(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint64) for name in (*TIMED_PARTS, "windows", "rows"))
 
 
+def table_rows(table: Matrices, row_ids: torch.Tensor, to: torch.Tensor) -> None:
+    """to [n, columns] float32 = the values of the table's rows `row_ids` [n] int64; both contiguous."""
+    call = library.load().strata_table_rows
+    library.check(call(ctypes.byref(table), ctypes.c_void_p(row_ids.data_ptr()), ctypes.c_int64(row_ids.numel()),
+                       ctypes.c_void_p(to.data_ptr())))  # fmt: skip
+
+
 class Model:
     """A model in the native library. The description's pointers must outlive it; one caller at a time."""
 
@@ -210,6 +219,7 @@ class Model:
         if self._library.strata_model_struct_bytes() != ours:
             raise EngineError("the native library describes models otherwise than this package: install strata again")
         self._library.strata_window_floats.restype = ctypes.c_int64
+        self._library.strata_read_floats.restype = ctypes.c_int64
         self._library.strata_model_destroy.restype = None
         self._library.strata_model_times.restype = None
         handle = ctypes.c_void_p()
@@ -219,6 +229,14 @@ class Model:
     def window_floats(self, rows: int) -> int:
         """Floats of `Window.stored`."""
         return int(self._library.strata_window_floats(self._handle, rows))
+
+    def read_floats(self, rows: int) -> int:
+        """Floats of `Window.stored` in a read."""
+        return int(self._library.strata_read_floats(self._handle, rows))
+
+    def read_layer(self, window: Window, layer: int, replaced: Any) -> None:
+        """One layer of a read, whose rows become state; `replaced` is an array of pointers as `StrataNewState`."""
+        library.check(self._library.strata_read_layer(self._handle, ctypes.byref(window), layer, replaced))
 
     def window(self, window: Window) -> None:
         """Compute a window's rows."""

@@ -72,11 +72,11 @@ class GgufSource:
             count = len(self._unread)
             words = f"{count:,} tensors of the file are" if count > 1 else "1 tensor of the file is"
             notices += (f"{words} not read, for example {self._unread[0]}",)
-        if decoded := self._decoded():
+        if decoded := self.decoded_names():
             first = self._entries[decoded[0]].parts[0]
             notices += (
-                f"{len(decoded):,} matrices are held in float32, for example {first.name} ({first.type.name}): their "
-                "blocks cannot be put into the engine's order of heads",
+                f"{len(decoded):,} matrices are held in float32, for example {first.name} ({first.type.name}): rows of "
+                "several types stand between one another in the engine's order of heads",
             )
         return notices
 
@@ -190,16 +190,13 @@ class GgufSource:
     def _heads(self) -> Heads:
         return heads_of(dict(self.config))
 
-    def _decoded(self) -> list[str]:
+    def decoded_names(self) -> list[str]:
         """Quantized matrices whose published bytes are of no use."""
         found = []
         for name, entry in self._entries.items():
-            if entry.parts[0].type.block_weights > 1 and len(entry.parts[0].shape) == 2:
-                kinds = {part.type for part in entry.parts}
-                width = self._heads.value_dim
-                is_cut = entry.columns is not None and any(width % kind.block_weights for kind in kinds)
-                if is_cut or (entry.rows is not None and len(kinds) > 1):
-                    found.append(name)
+            is_quantized = entry.parts[0].type.block_weights > 1 and len(entry.parts[0].shape) == 2
+            if is_quantized and entry.rows is not None and len({part.type for part in entry.parts}) > 1:
+                found.append(name)
         return found
 
     def _with_moved_columns(self, matrices: list[RawMatrix]) -> tuple[RawMatrix, ...] | None:

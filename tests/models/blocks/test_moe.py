@@ -6,7 +6,7 @@ from transformers.models.qwen4_exp import modeling_qwen4_exp as theirs
 from transformers.models.qwen4_exp.configuration_qwen4_exp import Qwen4ExpTextConfig
 
 from strata.models.blocks.linear import GatedMlpWeights
-from strata.models.blocks.moe import MoeShape, MoeWeights, moe, route, routed_experts, routed_experts_by_pair
+from strata.models.blocks.moe import ExpertTensors, MoeShape, MoeWeights, expert_rows, expert_rows_by_pair, moe, route
 from tests.oracle.transformers_model import Float64Everywhere
 
 
@@ -25,8 +25,7 @@ def test_block_is_theirs(rows: int, normalize: bool) -> None:
     shared, experts = block.shared_expert, block.experts
     weights = MoeWeights(
         router=block.gate.weight,
-        gate_up=experts.gate_up_proj,
-        down=experts.down_proj,
+        experts=ExpertTensors(experts.gate_up_proj, experts.down_proj),
         shared=GatedMlpWeights(torch.cat((shared.gate_proj.weight, shared.up_proj.weight)), shared.down_proj.weight),
         shared_gate=block.shared_expert_gate.weight,
     )
@@ -45,16 +44,14 @@ def test_ties_go_to_the_lower_expert() -> None:
 
 
 def test_both_ways_to_compute_experts_agree() -> None:
-    x, gate_up, down = torch.randn(20, 8), torch.randn(5, 12, 8), torch.randn(5, 8, 6)
+    x, experts = torch.randn(20, 8), ExpertTensors(torch.randn(5, 12, 8), torch.randn(5, 8, 6))
     expert_ids = torch.stack([torch.randperm(5)[:2] for _ in range(20)])
-    weights = torch.rand(20, 2)
-    grouped = routed_experts(x, expert_ids, weights, gate_up, down)
-    by_pair = routed_experts_by_pair(x, expert_ids, weights, gate_up, down)
+    grouped, by_pair = expert_rows(x, expert_ids, experts), expert_rows_by_pair(x, expert_ids, experts)
     assert (grouped - by_pair).abs().max() < 1e-4
 
 
 def test_a_windows_row_has_the_same_bits_alone_and_beside_others() -> None:
-    weights = MoeWeights(torch.randn(8, 64), torch.randn(8, 64, 64), torch.randn(8, 64, 32))
+    weights = MoeWeights(torch.randn(8, 64), ExpertTensors(torch.randn(8, 64, 64), torch.randn(8, 64, 32)))
     x = torch.randn(12, 64)
     together = moe(x, weights, MoeShape(8, 3, True))
     for row in range(12):

@@ -5,7 +5,7 @@ import torch
 from transformers.models.qwen4_exp import modeling_qwen4_exp as theirs
 from transformers.models.qwen4_exp.configuration_qwen4_exp import Qwen4ExpTextConfig
 
-from strata.models.blocks.residual_streams import ResidualWeights, pack_down, read_streams, write_streams
+from strata.models.blocks.residual_streams import ResidualWeights, read_streams, write_streams
 from tests.oracle.transformers_model import Float64Everywhere
 
 
@@ -16,10 +16,10 @@ def test_reading_and_writing_are_theirs(streams: int, has_inject: bool) -> None:
     for parameter in module.parameters():
         parameter.data = torch.randn_like(parameter)
     x, output = torch.randn(8, streams * 6, dtype=torch.float64), torch.randn(8, 6, dtype=torch.float64)
-    inject = module.block_inject_weight.weight if has_inject else None
+    down = [module.input_mix_weight_down.weight] + ([module.block_inject_weight.weight] if has_inject else [])
     weights = ResidualWeights(
         norm_scale=1.0 + module.hc_norm.weight,
-        down=pack_down(module.input_mix_weight_down.weight, inject, streams),
+        down=torch.cat(down),
         up=module.input_mix_weight_up.weight,
         streams=streams,
         eps=1e-6,

@@ -1,4 +1,4 @@
-"""Models with windows in C++ beside their torch twins, of the same weights. Knows no test."""
+"""Models of packed weights in C++ beside their torch twins, of the same weights. Knows no test."""
 
 from functools import cache
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from strata.models import qwen4_exp
-from strata.models.families import family_of
+from strata.models.families import Family, family_of
 from strata.models.fast.attach import attach_fast_windows
+from strata.models.fast.loading import open_packed_weights
 from strata.native import library
 from strata.native.pool import Pool
 from strata.weights.source import MemorySource
@@ -19,26 +19,33 @@ needs_library = pytest.mark.skipif(not library.is_available(), reason="the nativ
 FAMILIES = ("qwen4_exp", "qwen3_5_moe", "qwen3_next", "qwen3_moe", "llama")
 
 
-def load(family: str, dtype: torch.dtype = torch.float32) -> tuple[Any, MemorySource]:
-    """A tiny model of a family, in torch, and where its weights are from."""
-    if family == "qwen4_exp":
-        source = MemorySource(tiny_tensors())
-        return qwen4_exp.load(qwen4_exp.parse_config(tiny_config()), source, dtype), source
-    config = even_config(family)
-    source = MemorySource(random_tensors(config))
-    found = family_of(config)
-    return found.load(found.parse_config(config), source, dtype), source
+def parts_of(name: str) -> tuple[Family, Any, MemorySource]:
+    """A tiny model's family, config and weights."""
+    config = tiny_config() if name == "qwen4_exp" else even_config(name)
+    family = family_of(config)
+    tensors = tiny_tensors() if name == "qwen4_exp" else random_tensors(config)
+    return family, family.parse_config(config), MemorySource(tensors)
 
 
 @cache
-def torch_model(family: str, dtype: torch.dtype = torch.float32) -> Any:
+def torch_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
     """The slow twin."""
-    return load(family, dtype)[0]
+    family, config, source = parts_of(name)
+    return family.load(config, source, dtype)
+
+
+def packed_model(name: str, threads: int = 1) -> Any:
+    """The torch twin over packed weights: blocks in torch, matrices and experts in the library."""
+    family, config, source = parts_of(name)
+    pool = Pool(threads, is_pinned=False)
+    return family.build(config, open_packed_weights(source, source.names(), pool))
 
 
 @cache
-def native_model(family: str, threads: int = 1) -> Any:
-    """The fast twin; its reads are torch's too."""
-    model, source = load(family)
-    assert attach_fast_windows(model, source, Pool(threads, is_pinned=False))
+def native_model(name: str, threads: int = 1) -> Any:
+    """The fast twin: windows and reads in C++."""
+    family, config, source = parts_of(name)
+    pool = Pool(threads, is_pinned=False)
+    model = family.build(config, open_packed_weights(source, source.names(), pool))
+    assert attach_fast_windows(model, pool)
     return model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from strata.models.blocks.linear import linear
+from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import rms_norm
 from strata.models.blocks.rotary import Rotation, apply_rotary
 from strata.models.blocks.rows import pad_rows
@@ -33,8 +33,8 @@ class AttentionShape:
 class AttentionWeights:
     """`qkv` is q_proj (rows per head: query, then gate if there is one), k_proj and v_proj on top of each other."""
 
-    qkv: torch.Tensor  # [query_heads * head_dim * (2 if gated) + 2 * kv_heads * head_dim, hidden]
-    out: torch.Tensor  # [hidden, query_heads * head_dim]
+    qkv: Weight  # [query_heads * head_dim * (2 if gated) + 2 * kv_heads * head_dim, hidden]
+    out: Weight  # [hidden, query_heads * head_dim]
     query_scale: torch.Tensor | None = None  # [head_dim]: what the normed query is multiplied by; None: no norm
     key_scale: torch.Tensor | None = None
 

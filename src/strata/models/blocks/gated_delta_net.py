@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from strata.models.blocks.activations import narrow_sigmoid, narrow_softplus
-from strata.models.blocks.linear import linear
+from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import gated_rms_norm
 
 
@@ -39,12 +39,12 @@ class DeltaNetShape:
 class DeltaNetWeights:
     """`in_all` is in_proj_qkv, in_proj_z, in_proj_b and in_proj_a on top of each other (q, k, v rows in that order)."""
 
-    in_all: torch.Tensor  # [conv_width + value_width + 2 * value_heads, hidden]
+    in_all: Weight  # [conv_width + value_width + 2 * value_heads, hidden]
     conv: torch.Tensor  # [conv_kernel, conv_width]: tap-major; the last tap meets the row itself
     decay_rate: torch.Tensor  # [value_heads]: -exp(A_log)
     decay_bias: torch.Tensor  # [value_heads]: dt_bias
     norm_scale: torch.Tensor  # [value_dim]
-    out: torch.Tensor  # [hidden, value_width]
+    out: Weight  # [hidden, value_width]
 
 
 @dataclass(frozen=True)

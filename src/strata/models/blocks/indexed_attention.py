@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from strata.errors import EngineError
-from strata.models.blocks.linear import linear
+from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import rms_norm
 from strata.models.blocks.rotary import Rotation, apply_rotary, rotation_at
 from strata.models.blocks.rows import pad_rows
@@ -42,7 +42,7 @@ class IndexerShape:
 class IndexerWeights:
     """`query_key` is index_qk_proj: the query heads' rows, then one key head's."""
 
-    query_key: torch.Tensor  # [(heads + 1) * head_dim, hidden]
+    query_key: Weight  # [(heads + 1) * head_dim, hidden]
     query_scale: torch.Tensor  # [head_dim]
     key_scale: torch.Tensor  # [head_dim]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from strata.models.blocks.linear import linear
+from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import rms_norm
 
 
@@ -17,8 +17,8 @@ class MtpJoinWeights:
 
     embedding_scale: torch.Tensor  # [hidden]
     hidden_scale: torch.Tensor  # [streams * hidden]
-    embedding_map: torch.Tensor  # [hidden, hidden]
-    hidden_map: torch.Tensor  # [hidden, hidden], the same for every stream
+    embedding_map: Weight  # [hidden, hidden]
+    hidden_map: Weight  # [hidden, hidden], the same for every stream
     eps: float
 
 

@@ -4,18 +4,14 @@ Every order 2..ngram_size has its hash heads; a head hashes the last tokens into
 table. What the rows give gates a value per stream, and a dilated convolution adds local context.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from strata.models.blocks.causal_conv import convolve, tail_rows
-from strata.models.blocks.linear import linear
+from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import grouped_rms_norm
-
-# Rows of the table: ids [n] int64 -> [n, width]. The table itself may stand in a file.
-TableGather = Callable[[torch.Tensor], torch.Tensor]
 
 _MASK64 = (1 << 64) - 1
 _MAX_INT64 = (1 << 63) - 1
@@ -76,8 +72,8 @@ class NgramShape:
 class NgramWeights:
     """The dense tensors beside the table."""
 
-    key: torch.Tensor  # [streams * hidden, embed_dim]
-    value: torch.Tensor  # [hidden, embed_dim]
+    key: Weight  # [streams * hidden, embed_dim]
+    value: Weight  # [hidden, embed_dim]
     key_scale: torch.Tensor  # [streams * hidden]
     query_scale: torch.Tensor  # [streams * hidden]
     conv_scale: torch.Tensor  # [streams * hidden]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from strata.models.blocks.activations import narrow_sigmoid
-from strata.models.blocks.linear import linear
+from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import grouped_rms_norm
 
 
@@ -19,16 +19,10 @@ class ResidualWeights:
     """One residual gate; `down` holds the low-rank map and below it the strengths of the write (if there is one)."""
 
     norm_scale: torch.Tensor  # [streams * hidden]
-    down: torch.Tensor  # [low_rank (+ streams), streams * hidden], published weights divided by `streams`
-    up: torch.Tensor  # [streams * hidden, low_rank]
+    down: Weight  # [low_rank (+ streams), streams * hidden]
+    up: Weight  # [streams * hidden, low_rank]
     streams: int
     eps: float
-
-
-def pack_down(mix_down: torch.Tensor, inject: torch.Tensor | None, streams: int) -> torch.Tensor:
-    """`ResidualWeights.down` from the published input_mix_weight_down and block_inject_weight."""
-    stacked = mix_down if inject is None else torch.cat((mix_down, inject))
-    return (stacked / streams).contiguous()
 
 
 def read_streams(streams: torch.Tensor, weights: ResidualWeights) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +33,9 @@ def read_streams(streams: torch.Tensor, weights: ResidualWeights) -> tuple[torch
     """
     normed = grouped_rms_norm(streams, weights.norm_scale, weights.streams, weights.eps)
     low_rank = weights.up.shape[1]
-    low, inject = linear(normed, weights.down).split((low_rank, weights.down.shape[0] - low_rank), dim=-1)
+    # the published maps are of the streams' mean, not of their sum
+    shares = linear(normed, weights.down) / weights.streams
+    low, inject = shares.split((low_rank, weights.down.shape[0] - low_rank), dim=-1)
     gates = torch.sigmoid(linear(F.silu(low), weights.up))
     mixed = (gates * normed).unflatten(-1, (weights.streams, -1)).mean(dim=-2)
     return mixed, 2.0 * narrow_sigmoid(inject)

@@ -1,26 +1,58 @@
-"""Parts that families share, described to the C++ library from the torch twin's weights and a matrix reader.
+"""Parts that families share, described to the C++ library from the model's own packed weights. Knows no family."""
 
-Vectors (norms, taps, decays) are the twin's own tensors; matrices are named. Knows no family.
-"""
+from typing import Any
+
+import torch
 
 from strata.models.blocks.attention import AttentionShape, AttentionWeights
 from strata.models.blocks.gated_delta_net import DeltaNetShape, DeltaNetWeights
+from strata.models.blocks.linear import GatedMlpWeights, Weight
 from strata.models.blocks.moe import MoeShape, MoeWeights
-from strata.models.fast.matrices import MatrixReader
+from strata.models.fast.held import PackedExperts, PackedMatrices, PackedTable
+from strata.models.weights import TableGather
 from strata.native import mixers
 
 
-def describe_delta_net(
-    reader: MatrixReader, weights: DeltaNetWeights, shape: DeltaNetShape, in_all: mixers.Matrices, out_name: str
-) -> mixers.DeltaNet:
-    """A gated delta net; `in_all` gives the outputs q, k, v, z, b, a."""
+class Kept:
+    """Keeps alive what the C++ side points to."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def keep(self, value: Any) -> Any:
+        """Hold on to something."""
+        self._values.append(value)
+        return value
+
+    def pointer(self, values: torch.Tensor | None) -> int | None:
+        """The address of float32 values (float64, int64 as they are), which are kept; None stays None."""
+        if values is None:
+            return None
+        if values.dtype not in (torch.float64, torch.int64):
+            values = values.float()
+        kept: torch.Tensor = self.keep(values.contiguous())
+        return kept.data_ptr()
+
+    def matrices(self, weight: Weight) -> mixers.Matrices:
+        """A packed weight."""
+        assert isinstance(weight, PackedMatrices)
+        held: PackedMatrices = self.keep(weight)
+        return held.native
+
+    def table(self, table: TableGather) -> mixers.Matrices:
+        """A packed table; nothing for one whose rows a window brings along."""
+        return self.matrices(table.matrices) if isinstance(table, PackedTable) else mixers.Matrices()
+
+
+def describe_delta_net(kept: Kept, weights: DeltaNetWeights, shape: DeltaNetShape) -> mixers.DeltaNet:
+    """A gated delta net."""
     return mixers.DeltaNet(
-        in_all=in_all,
-        out=reader.matrices(out_name),
-        conv=reader.pointer(weights.conv),
-        decay_rate=reader.pointer(weights.decay_rate),
-        decay_bias=reader.pointer(weights.decay_bias),
-        norm_scale=reader.pointer(weights.norm_scale),
+        in_all=kept.matrices(weights.in_all),
+        out=kept.matrices(weights.out),
+        conv=kept.pointer(weights.conv),
+        decay_rate=kept.pointer(weights.decay_rate),
+        decay_bias=kept.pointer(weights.decay_bias),
+        norm_scale=kept.pointer(weights.norm_scale),
         key_heads=shape.key_heads,
         value_heads=shape.value_heads,
         key_dim=shape.key_dim,
@@ -31,15 +63,13 @@ def describe_delta_net(
     )
 
 
-def describe_attention(
-    reader: MatrixReader, weights: AttentionWeights, shape: AttentionShape, prefix: str
-) -> mixers.Attention:
+def describe_attention(kept: Kept, weights: AttentionWeights, shape: AttentionShape) -> mixers.Attention:
     """Plain causal attention; a family with an indexer fills the rest."""
     return mixers.Attention(
-        qkv=reader.matrices(*(f"{prefix}{part}_proj.weight" for part in ("q", "k", "v"))),
-        out=reader.matrices(f"{prefix}o_proj.weight"),
-        query_scale=reader.pointer(weights.query_scale),
-        key_scale=reader.pointer(weights.key_scale),
+        qkv=kept.matrices(weights.qkv),
+        out=kept.matrices(weights.out),
+        query_scale=kept.pointer(weights.query_scale),
+        key_scale=kept.pointer(weights.key_scale),
         query_heads=shape.query_heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
@@ -48,32 +78,33 @@ def describe_attention(
     )
 
 
-def describe_experts(reader: MatrixReader, weights: MoeWeights, shape: MoeShape, prefix: str) -> mixers.Mlp:
+def describe_experts(kept: Kept, weights: MoeWeights, shape: MoeShape) -> mixers.Mlp:
     """Routed experts and, where there is one, the shared expert."""
-    layout, blobs = reader.experts(prefix)
+    assert isinstance(weights.experts, PackedExperts)
+    experts: PackedExperts = kept.keep(weights.experts)
     mlp = mixers.Mlp(
-        router=reader.matrices(f"{prefix}gate.weight"),
-        layout=layout,
-        blobs=blobs,
+        router=kept.matrices(weights.router),
+        layout=experts.layout_address,
+        blobs=experts.blobs_address,
         experts=shape.experts,
         per_token=shape.experts_per_token,
         normalize=shape.normalize_weights,
     )
     if weights.shared is not None:
-        _fill_dense(reader, mlp, weights.shared.down.shape[1], f"{prefix}shared_expert.")
+        _fill_dense(kept, mlp, weights.shared)
         if weights.shared_gate is not None:
-            mlp.shared_gate = reader.pointer(weights.shared_gate.flatten())
+            mlp.shared_gate = kept.pointer(weights.shared_gate.flatten())
     return mlp
 
 
-def describe_dense_mlp(reader: MatrixReader, width: int, prefix: str) -> mixers.Mlp:
+def describe_dense_mlp(kept: Kept, weights: GatedMlpWeights) -> mixers.Mlp:
     """A gated MLP in place of experts."""
     mlp = mixers.Mlp()
-    _fill_dense(reader, mlp, width, prefix)
+    _fill_dense(kept, mlp, weights)
     return mlp
 
 
-def _fill_dense(reader: MatrixReader, mlp: mixers.Mlp, width: int, prefix: str) -> None:
-    mlp.width = width
-    mlp.gate_up = reader.matrices(f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight")
-    mlp.down = reader.matrices(f"{prefix}down_proj.weight")
+def _fill_dense(kept: Kept, mlp: mixers.Mlp, weights: GatedMlpWeights) -> None:
+    mlp.width = weights.down.shape[1]
+    mlp.gate_up = kept.matrices(weights.gate_up)
+    mlp.down = kept.matrices(weights.down)

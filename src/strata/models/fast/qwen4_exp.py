@@ -1,46 +1,44 @@
-"""`qwen4_exp` and its draft layer described to the C++ library. Knows this family's tensor names."""
+"""`qwen4_exp` and its draft layer described to the C++ library."""
 
 import ctypes
 
 import torch
 
 from strata.models.blocks.residual_streams import ResidualWeights
-from strata.models.fast.matrices import MatrixReader
-from strata.models.fast.parts import describe_attention, describe_delta_net, describe_experts
+from strata.models.fast.parts import Kept, describe_attention, describe_delta_net, describe_experts
 from strata.models.mixers.delta_net import DeltaNetMixer
 from strata.models.mixers.indexed_attention import IndexedAttentionMixer
-from strata.models.mixers.ngram import NgramPart, ResidentTable
+from strata.models.mixers.ngram import NgramPart
 from strata.models.qwen4_exp import Qwen4Exp
 from strata.models.qwen4_exp_layer import Qwen4ExpLayer
 from strata.native import mixers
 
 
-def describe_model(model: Qwen4Exp, reader: MatrixReader) -> mixers.ModelShape:
+def describe_model(model: Qwen4Exp, kept: Kept) -> mixers.ModelShape:
     """The whole model without its draft layer."""
-    layers = [_layer(reader, layer, f"model.layers.{index}.") for index, layer in enumerate(model.layers)]
-    shape = _shape(model, reader, layers)
-    shape.final_residual = _residual(reader, model.final_residual, "model.hyper_connection_mixer.")
+    shape = _shape(model, kept, [_layer(kept, layer) for layer in model.layers])
+    shape.final_residual = _residual(kept, model.final_residual)
     return shape
 
 
-def describe_draft_layer(model: Qwen4Exp, reader: MatrixReader) -> mixers.ModelShape:
+def describe_draft_layer(model: Qwen4Exp, kept: Kept) -> mixers.ModelShape:
     """The draft layer as a model of one layer whose input is the join."""
     assert model.draft_head is not None
-    shape = _shape(model, reader, [_layer(reader, model.draft_head.layer, "mtp.layers.0.")])
-    shape.final_residual = _residual(reader, model.draft_head.final_residual, "mtp.hyper_connection_mixer.")
+    shape = _shape(model, kept, [_layer(kept, model.draft_head.layer)])
+    shape.final_residual = _residual(kept, model.draft_head.final_residual)
     join = model.draft_head.join
     shape.join = mixers.Join(
-        embedding_map=reader.matrices("mtp.fc_embedding.weight"),
-        hidden_map=reader.matrices("mtp.fc_hidden.weight"),
-        embedding_scale=reader.pointer(join.embedding_scale),
-        hidden_scale=reader.pointer(join.hidden_scale),
+        embedding_map=kept.matrices(join.embedding_map),
+        hidden_map=kept.matrices(join.hidden_map),
+        embedding_scale=kept.pointer(join.embedding_scale),
+        hidden_scale=kept.pointer(join.hidden_scale),
     )
     return shape
 
 
-def _shape(model: Qwen4Exp, reader: MatrixReader, layers: list[mixers.Layer]) -> mixers.ModelShape:
+def _shape(model: Qwen4Exp, kept: Kept, layers: list[mixers.Layer]) -> mixers.ModelShape:
     config = model.config
-    array = reader.keep((mixers.Layer * len(layers))(*layers))
+    array = kept.keep((mixers.Layer * len(layers))(*layers))
     return mixers.ModelShape(
         hidden=config.hidden_size,
         streams=config.streams,
@@ -49,51 +47,47 @@ def _shape(model: Qwen4Exp, reader: MatrixReader, layers: list[mixers.Layer]) ->
         rotary_half=config.rotary.rotary_dim // 2,
         eps=config.eps,
         layers=ctypes.addressof(array),
-        embedding=reader.pointer(model.embedding),
-        frequencies=reader.pointer(model.frequencies),
-        head=reader.matrices("model.embed_tokens.weight" if config.ties_embeddings else "lm_head.weight"),
+        embedding=kept.table(model.embedding),
+        frequencies=kept.pointer(model.frequencies),
+        head=kept.matrices(model.head_weight),
     )
 
 
-def _residual(reader: MatrixReader, weights: ResidualWeights, prefix: str) -> mixers.Residual:
+def _residual(kept: Kept, weights: ResidualWeights) -> mixers.Residual:
     low_rank = weights.up.shape[1]
-    has_inject = weights.down.shape[0] > low_rank
-    down = [f"{prefix}input_mix_weight_down.weight"] + ([f"{prefix}block_inject_weight.weight"] if has_inject else [])
     return mixers.Residual(
-        norm_scale=reader.pointer(weights.norm_scale),
-        down=reader.matrices(*down),
-        up=reader.matrices(f"{prefix}input_mix_weight_up.weight"),
+        norm_scale=kept.pointer(weights.norm_scale),
+        down=kept.matrices(weights.down),
+        up=kept.matrices(weights.up),
         low_rank=low_rank,
-        has_inject=has_inject,
+        has_inject=weights.down.shape[0] > low_rank,
     )
 
 
-def _layer(reader: MatrixReader, layer: Qwen4ExpLayer, prefix: str) -> mixers.Layer:
+def _layer(kept: Kept, layer: Qwen4ExpLayer) -> mixers.Layer:
     native = mixers.Layer(
-        mixer_residual=_residual(reader, layer.mixer_residual, f"{prefix}attn_hyper_connection."),
-        mlp_residual=_residual(reader, layer.moe_residual, f"{prefix}mlp_hyper_connection."),
-        mlp=describe_experts(reader, layer.moe_weights, layer.moe_shape, f"{prefix}mlp."),
+        mixer_residual=_residual(kept, layer.mixer_residual),
+        mlp_residual=_residual(kept, layer.moe_residual),
+        mlp=describe_experts(kept, layer.moe_weights, layer.moe_shape),
     )
     mixer = layer.mixer
     if isinstance(mixer, DeltaNetMixer):
-        names = f"{prefix}linear_attn."
-        in_all = reader.matrices(*(f"{names}in_proj_{part}.weight" for part in ("qkv", "z", "b", "a")))
-        native.delta = describe_delta_net(reader, mixer.weights, mixer.shape, in_all, f"{names}out_proj.weight")
+        native.delta = describe_delta_net(kept, mixer.weights, mixer.shape)
     else:
         assert isinstance(mixer, IndexedAttentionMixer)
         native.is_attention = 1
-        native.attention = _attention(reader, mixer, f"{prefix}self_attn.")
+        native.attention = _attention(kept, mixer)
     if layer.ngram is not None:
-        native.ngram = _ngram(reader, layer.ngram, f"{prefix}ple.")
+        native.ngram = _ngram(kept, layer.ngram)
     return native
 
 
-def _attention(reader: MatrixReader, mixer: IndexedAttentionMixer, prefix: str) -> mixers.Attention:
-    native = describe_attention(reader, mixer.weights, mixer.shape, prefix)
+def _attention(kept: Kept, mixer: IndexedAttentionMixer) -> mixers.Attention:
+    native = describe_attention(kept, mixer.weights, mixer.shape)
     native.index_heads = mixer.indexer.heads
-    native.index = reader.matrices(f"{prefix}indexer.index_qk_proj.weight")
-    native.index_query_scale = reader.pointer(mixer.indexer_weights.query_scale)
-    native.index_key_scale = reader.pointer(mixer.indexer_weights.key_scale)
+    native.index = kept.matrices(mixer.indexer_weights.query_key)
+    native.index_query_scale = kept.pointer(mixer.indexer_weights.query_scale)
+    native.index_key_scale = kept.pointer(mixer.indexer_weights.key_scale)
     native.index_dim = mixer.indexer.head_dim
     native.budget = mixer.indexer.budget
     native.ratio = mixer.indexer.ratio
@@ -101,19 +95,18 @@ def _attention(reader: MatrixReader, mixer: IndexedAttentionMixer, prefix: str) 
     return native
 
 
-def _ngram(reader: MatrixReader, part: NgramPart, prefix: str) -> mixers.Ngram:
+def _ngram(kept: Kept, part: NgramPart) -> mixers.Ngram:
     shape, weights = part.shape, part.weights
-    table = part.table.values if isinstance(part.table, ResidentTable) else None
     return mixers.Ngram(
-        key=reader.matrices(f"{prefix}key_proj.weight"),
-        value=reader.matrices(f"{prefix}value_proj.weight"),
-        key_scale=reader.pointer(weights.key_scale),
-        query_scale=reader.pointer(weights.query_scale),
-        conv_scale=reader.pointer(weights.conv_scale),
-        conv=reader.pointer(weights.conv),
-        table=reader.pointer(table),
-        head_sizes=reader.pointer(torch.tensor(shape.head_sizes)),
-        multipliers=reader.pointer(torch.tensor(shape.multipliers)),
+        key=kept.matrices(weights.key),
+        value=kept.matrices(weights.value),
+        key_scale=kept.pointer(weights.key_scale),
+        query_scale=kept.pointer(weights.query_scale),
+        conv_scale=kept.pointer(weights.conv_scale),
+        conv=kept.pointer(weights.conv),
+        table=kept.table(part.table),
+        head_sizes=kept.pointer(torch.tensor(shape.head_sizes)),
+        multipliers=kept.pointer(torch.tensor(shape.multipliers)),
         ngram_size=shape.ngram_size,
         heads_per_ngram=shape.heads_per_ngram,
         embed_dim=shape.embed_dim,

@@ -1,7 +1,7 @@
-"""Windows and commits of one model through the C++ library, over the same states that the torch twin uses.
+"""Windows, commits and reads of one model through the C++ library, over the same states that the torch twin uses.
 
-Knows where states keep their tensors; knows no weights and no maths. One call of the library computes a window, one
-commits a slot's rows; between them no tensor is touched.
+Knows calls and their buffers; knows no weights and no maths. One call of the library computes a window, one commits a
+slot's rows, one reads a tile's rows through a layer; between them no tensor is touched.
 """
 
 import ctypes
@@ -12,20 +12,22 @@ from typing import Any
 import torch
 
 from strata.models.blocks.ngram_embedding import table_row_ids
-from strata.models.mixers.attention import AttentionState
-from strata.models.mixers.delta_net import DeltaNetState
-from strata.models.mixers.indexed_attention import IndexedAttentionState
+from strata.models.fast.states import (
+    SlotRows,
+    Successors,
+    address_of,
+    advance,
+    final_states,
+    parts_of,
+    pointer_array,
+    reserve_cells,
+    state_pointers,
+)
 from strata.models.mixers.ngram import NgramPart
 from strata.native import mixers
 
-
-@dataclass(frozen=True)
-class SlotRows:
-    """A slot's rows in a window: where they start, its state layer by layer, and their tokens."""
-
-    position: int
-    layers: Sequence[Any]
-    token_ids: torch.Tensor  # [rows] int64
+# Rows of a read that pass a layer together: enough for an expert of many to have some, and what bounds a read's memory.
+READ_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,25 @@ class WindowShape:
 
 
 @dataclass(frozen=True)
-class FastWindow:
-    """A computed window and all that its commit reads."""
+class FastRows:
+    """What was computed of some rows."""
 
-    native: mixers.Window
-    slots: Sequence[SlotRows]
     hidden: torch.Tensor  # [rows, hidden width]
     logits: torch.Tensor  # [logit rows, vocabulary]
     routed: torch.Tensor | None  # [layers, rows, experts per token] int32; a dense layer's part is zero
     is_finite: bool
-    final_delta: Sequence[torch.Tensor | None]  # of each layer [slots, value_heads, key_dim, value_dim]
-    kept: tuple[Any, ...]  # what `native` points to
+
+
+@dataclass(frozen=True)
+class FastWindow(FastRows):
+    """A computed window and all that its commit reads."""
+
+    call: "_Call"
+    slots: Sequence[SlotRows]
 
 
 class FastWindows:
-    """The fast twin of a model's windows. Not thread-safe."""
+    """The fast twin of a model's windows and reads. Not thread-safe."""
 
     def __init__(self, model: mixers.Model, shape: WindowShape, kept: Any) -> None:
         self.model = model
@@ -71,71 +77,130 @@ class FastWindows:
         with_routing: bool = False,
     ) -> FastWindow:
         """Compute the rows of some slots. No committed state changes; cells are written behind the committed ones."""
-        counts = [slot.token_ids.shape[0] for slot in slots]
-        rows, shape, layer_count = sum(counts), self.shape, len(slots[0].layers)
-        token_ids = torch.cat([slot.token_ids for slot in slots]) if len(slots) > 1 else slots[0].token_ids.contiguous()
-        for slot, count in zip(slots, counts, strict=True):
-            _reserve(slot, count, shape.ratio)
-        final_delta = _final_states(slots)
-        ngram_rows = self._gather(slots)
-        hidden = torch.empty(rows, shape.hidden_width)
-        logits = torch.empty(max(0, rows - first_logit_row), shape.vocabulary)
-        routed = _routing_room(shape, layer_count, rows) if with_routing else None
+        rows = sum(slot.token_ids.shape[0] for slot in slots)
         stored = torch.empty(self.model.window_floats(rows))
-        bounds = (ctypes.c_int32 * (len(slots) + 1))(0)
-        for index, count in enumerate(counts):
-            bounds[index + 1] = bounds[index] + count
-        positions = (ctypes.c_int64 * len(slots))(*(slot.position for slot in slots))
-        states = _pointer_array([pointer for slot in slots for pointer in _state_pointers(slot.layers)])
-        finals = _pointer_array([None if state is None else state.data_ptr() for state in final_delta])
-        gathered = None if ngram_rows is None else _pointer_array([_address(each) for each in ngram_rows])
-        is_finite = ctypes.c_int32(1)
-        native = mixers.Window(
-            rows,
-            len(slots),
-            ctypes.addressof(bounds),
-            ctypes.addressof(positions),
-            token_ids.data_ptr(),
-            ctypes.addressof(states),
-            _address(joined_hidden),
-            None if gathered is None else ctypes.addressof(gathered),
-            stored.data_ptr(),
-            ctypes.addressof(finals),
-            first_logit_row,
-            0,
-            hidden.data_ptr(),
-            logits.data_ptr(),
-            _address(routed),
-            ctypes.addressof(is_finite),
-        )
-        self.model.window(native)
-        kept = (bounds, positions, token_ids, stored, finals, is_finite)
-        return FastWindow(native, slots, hidden, logits, routed, bool(is_finite.value), final_delta, kept)
+        made = self._room(rows, first_logit_row, len(slots[0].layers) if with_routing else 0)
+        call = self._prepare(slots, stored, made, joined_hidden, first_logit_row)
+        self.model.window(call.native)
+        return FastWindow(made.hidden, made.logits, made.routed, call.is_finite, call, slots)
 
     def commit(self, window: FastWindow, index: int, layers: Sequence[Any], accepted: int) -> None:
         """Make the first `accepted` rows (at least 1) of the window's slot `index` part of the states `layers`."""
         slot = window.slots[index]
-        _reserve(SlotRows(slot.position, layers, slot.token_ids), accepted, self.shape.ratio)
+        reserve_cells(SlotRows(slot.position, layers, slot.token_ids), accepted, self.shape.ratio)
         takes_final = accepted == slot.token_ids.shape[0]
         pointers: list[int | None] = []
         successors = []
-        for layer, final in zip(layers, window.final_delta, strict=True):
-            mixer, ngram = _parts(layer)
-            fresh = _Successors(mixer, ngram, takes_final)
+        for layer, final in zip(layers, window.call.final_delta, strict=True):
+            fresh = Successors(*parts_of(layer), takes_final)
             if final is not None and takes_final:
                 # a part of a larger tensor would keep the other slots' states alive
                 fresh.delta = final[0] if final.shape[0] == 1 else final[index].clone()
             successors.append(fresh)
             pointers += fresh.pointers(writes_delta=not takes_final)
-        states = _pointer_array(_state_pointers(layers))
-        self.model.commit(window.native, index, accepted, states, _pointer_array(pointers))
+        states = pointer_array(state_pointers(layers))
+        self.model.commit(window.call.native, index, accepted, states, pointer_array(pointers))
         for layer, fresh in zip(layers, successors, strict=True):
-            _advance(layer, fresh, slot.position + accepted, self.shape.ratio)
+            advance(layer, fresh, slot.position + accepted, self.shape.ratio)
+
+    def read(
+        self,
+        slot: SlotRows,
+        *,
+        joined_hidden: torch.Tensor | None = None,
+        first_logit_row: int = 0,
+        with_routing: bool = False,
+    ) -> FastRows:
+        """Compute a slot's rows and make them state, `READ_ROWS` at a time; each row has the bits a window gives it.
+
+        An exception between two layers (Ctrl-C) leaves the states at the last tile's end.
+        """
+        rows = slot.token_ids.shape[0]
+        made = self._room(rows, first_logit_row, len(slot.layers) if with_routing else 0)
+        stored = torch.empty(self.model.read_floats(min(rows, READ_ROWS)))
+        for start in range(0, rows, READ_ROWS):
+            stop = min(rows, start + READ_ROWS)
+            tile = SlotRows(slot.position + start, slot.layers, slot.token_ids[start:stop])
+            skipped = max(0, start - first_logit_row)
+            routed = None if made.routed is None else torch.empty_like(made.routed[:, start:stop])
+            parts = FastRows(made.hidden[start:stop], made.logits[skipped:], routed, True)
+            joined = None if joined_hidden is None else joined_hidden[start:stop]
+            is_finite = self._read_tile(tile, stored, parts, joined, max(0, min(stop, first_logit_row) - start))
+            if made.routed is not None and routed is not None:
+                made.routed[:, start:stop] = routed
+            if not is_finite:
+                return FastRows(made.hidden, made.logits, made.routed, False)
+        return made
 
     def part_seconds(self) -> dict[str, float]:
-        """What windows and commits have taken so far, by part; for measuring."""
+        """What calls have taken so far, by part; for measuring."""
         times = self.model.times()
         return {part: getattr(times, part) / 1e9 for part in mixers.TIMED_PARTS}
+
+    def _read_tile(
+        self, tile: SlotRows, stored: torch.Tensor, made: FastRows, joined: torch.Tensor | None, first_logit_row: int
+    ) -> bool:
+        call = self._prepare([tile], stored, made, joined, first_logit_row)
+        successors = [Successors(*parts_of(layer), takes_final=True) for layer in tile.layers]
+        for fresh, final in zip(successors, call.final_delta, strict=True):
+            fresh.delta = None if final is None else final[0]
+        replaced = pointer_array([pointer for each in successors for pointer in each.pointers(writes_delta=False)])
+        for index in range(len(tile.layers)):
+            self.model.read_layer(call.native, index, replaced)
+        for layer, fresh in zip(tile.layers, successors, strict=True):
+            advance(layer, fresh, tile.position + tile.token_ids.shape[0], self.shape.ratio)
+        return call.is_finite
+
+    def _room(self, rows: int, first_logit_row: int, routed_layers: int) -> FastRows:
+        """Where results go; `routed_layers` 0: nobody asks for the routing."""
+        hidden = torch.empty(rows, self.shape.hidden_width)
+        logits = torch.empty(max(0, rows - first_logit_row), self.shape.vocabulary)
+        routed = None
+        if routed_layers:
+            routed = torch.zeros(routed_layers, rows, max(self.shape.experts_per_token), dtype=torch.int32)
+        return FastRows(hidden, logits, routed, True)
+
+    def _prepare(
+        self,
+        slots: Sequence[SlotRows],
+        stored: torch.Tensor,
+        made: FastRows,
+        joined_hidden: torch.Tensor | None,
+        first_logit_row: int,
+    ) -> "_Call":
+        """The call of the library for these rows, with room in every state."""
+        for slot in slots:
+            reserve_cells(slot, slot.token_ids.shape[0], self.shape.ratio)
+        token_ids = torch.cat([slot.token_ids for slot in slots]) if len(slots) > 1 else slots[0].token_ids.contiguous()
+        bounds = (ctypes.c_int32 * (len(slots) + 1))(0)
+        for index, slot in enumerate(slots):
+            bounds[index + 1] = bounds[index] + slot.token_ids.shape[0]
+        positions = (ctypes.c_int64 * len(slots))(*(slot.position for slot in slots))
+        states = pointer_array([pointer for slot in slots for pointer in state_pointers(slot.layers)])
+        final_delta = final_states(slots)
+        finals = pointer_array([address_of(state) for state in final_delta])
+        ngram_rows = self._gather(slots)
+        gathered = None if ngram_rows is None else pointer_array([address_of(each) for each in ngram_rows])
+        is_finite = ctypes.c_int32(1)
+        native = mixers.Window(
+            rows=token_ids.shape[0],
+            slots=len(slots),
+            bounds=ctypes.addressof(bounds),
+            positions=ctypes.addressof(positions),
+            token_ids=token_ids.data_ptr(),
+            states=ctypes.addressof(states),
+            joined_hidden=address_of(joined_hidden),
+            ngram_rows=None if gathered is None else ctypes.addressof(gathered),
+            stored=stored.data_ptr(),
+            final_delta=ctypes.addressof(finals),
+            first_logit_row=first_logit_row,
+            hidden=made.hidden.data_ptr(),
+            logits=made.logits.data_ptr(),
+            routed=address_of(made.routed),
+            is_finite=ctypes.addressof(is_finite),
+        )
+        kept = (bounds, positions, token_ids, states, stored, finals, ngram_rows, gathered, joined_hidden, made)
+        return _Call(native, final_delta, is_finite, kept)
 
     def _gather(self, slots: Sequence[SlotRows]) -> list[torch.Tensor | None] | None:
         """Rows of n-gram tables that are not in memory, for each layer; None if the library finds all by itself."""
@@ -152,94 +217,16 @@ class FastWindows:
         return found
 
 
-class _Successors:
-    """The tensors that replace a layer's states at a commit."""
+@dataclass(frozen=True)
+class _Call:
+    """A call of the library: its struct, the delta states after all rows, and what the struct points to."""
 
-    def __init__(self, mixer: Any, ngram: Any, takes_final: bool) -> None:
-        self.conv_tail: torch.Tensor | None = None
-        self.delta: torch.Tensor | None = None
-        self.history: torch.Tensor | None = None
-        self.ngram_tail: torch.Tensor | None = None
-        if isinstance(mixer, DeltaNetState):
-            self.conv_tail = torch.empty_like(mixer.conv_tail)
-            self.delta = None if takes_final else torch.empty_like(mixer.delta)
-        if ngram is not None:
-            self.history, self.ngram_tail = torch.empty_like(ngram.history), torch.empty_like(ngram.conv_tail)
+    native: mixers.Window
+    final_delta: Sequence[torch.Tensor | None]  # of each layer [slots, value_heads, key_dim, value_dim]
+    finite_flag: ctypes.c_int32
+    kept: tuple[Any, ...]
 
-    def pointers(self, writes_delta: bool) -> list[int | None]:
-        """As `StrataNewState`."""
-        delta = self.delta if writes_delta else None
-        return [_address(self.conv_tail), _address(delta), _address(self.history), _address(self.ngram_tail)]
-
-
-def _parts(layer: Any) -> tuple[Any, Any]:
-    """A layer's mixer state and its n-gram state, if it has one."""
-    return getattr(layer, "mixer", layer), getattr(layer, "ngram", None)
-
-
-def _address(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _routing_room(shape: WindowShape, layers: int, rows: int) -> torch.Tensor:
-    return torch.zeros(layers, rows, max(shape.experts_per_token), dtype=torch.int32)
-
-
-def _pointer_array(pointers: Sequence[int | None]) -> Any:
-    return (ctypes.c_void_p * len(pointers))(*pointers)
-
-
-def _reserve(slot: SlotRows, count: int, ratio: int) -> None:
-    """Room for the rows' cells in every attention layer."""
-    stop = slot.position + count
-    for layer in slot.layers:
-        mixer, _ = _parts(layer)
-        if isinstance(mixer, DeltaNetState):
-            continue
-        mixer.keys.reserve(stop)
-        mixer.values.reserve(stop)
-        if isinstance(mixer, IndexedAttentionState):
-            mixer.raw.reserve(stop)
-            mixer.pooled.reserve(stop // ratio)
-
-
-def _final_states(slots: Sequence[SlotRows]) -> list[torch.Tensor | None]:
-    """Where the library puts the delta states after all rows."""
-    found: list[torch.Tensor | None] = []
-    for layer in slots[0].layers:
-        mixer, _ = _parts(layer)
-        is_delta = isinstance(mixer, DeltaNetState)
-        found.append(torch.empty(len(slots), *mixer.delta.shape) if is_delta else None)
-    return found
-
-
-def _state_pointers(layers: Sequence[Any]) -> list[int | None]:
-    """A slot's `StrataLayerState`s."""
-    pointers: list[int | None] = []
-    for layer in layers:
-        mixer, ngram = _parts(layer)
-        if isinstance(mixer, IndexedAttentionState):
-            cells = (mixer.keys, mixer.values, mixer.raw, mixer.pooled)
-            pointers += [part.cells.data_ptr() for part in cells] + [None, None]
-        elif isinstance(mixer, AttentionState):
-            pointers += [mixer.keys.cells.data_ptr(), mixer.values.cells.data_ptr(), None, None, None, None]
-        else:
-            pointers += [None, None, None, None, mixer.conv_tail.data_ptr(), mixer.delta.data_ptr()]
-        pointers += [None, None] if ngram is None else [ngram.history.data_ptr(), ngram.conv_tail.data_ptr()]
-    return pointers
-
-
-def _advance(layer: Any, fresh: _Successors, position: int, ratio: int) -> None:
-    """Make the successors and the cells up to `position` a layer's state."""
-    mixer, ngram = _parts(layer)
-    if isinstance(mixer, DeltaNetState):
-        assert fresh.conv_tail is not None and fresh.delta is not None
-        mixer.conv_tail, mixer.delta = fresh.conv_tail, fresh.delta
-    else:
-        mixer.keys.count = mixer.values.count = position
-        if isinstance(mixer, IndexedAttentionState):
-            mixer.raw.count = position
-            mixer.pooled.count = position // ratio
-    if ngram is not None:
-        assert fresh.history is not None and fresh.ngram_tail is not None
-        ngram.history, ngram.conv_tail = fresh.history, fresh.ngram_tail
+    @property
+    def is_finite(self) -> bool:
+        """Whether all logits (of no logits: the rows) were finite."""
+        return bool(self.finite_flag.value)

@@ -32,11 +32,8 @@ class AttentionMixer:
         self.shape = shape
 
     def new_state(self) -> AttentionState:
-        like = self.weights.out
-        row_shape = (self.shape.kv_heads, self.shape.head_dim)
-        return AttentionState(
-            GrowingRows(row_shape, like.dtype, like.device), GrowingRows(row_shape, like.dtype, like.device)
-        )
+        row_shape, dtype = (self.shape.kv_heads, self.shape.head_dim), self.weights.out.dtype
+        return AttentionState(GrowingRows(row_shape, dtype), GrowingRows(row_shape, dtype))
 
     def read(self, x: torch.Tensor, rows: RowsInfo, state: AttentionState) -> torch.Tensor:
         projected = attention.project_rows(x, self.weights, self.shape, rows.rotation)

@@ -65,10 +65,10 @@ class IndexedAttentionMixer:
         self.frequencies = frequencies
 
     def new_state(self) -> IndexedAttentionState:
-        like = self.weights.out
+        dtype = self.weights.out.dtype
         cell, index_cell = (self.shape.kv_heads, self.shape.head_dim), (self.indexer.head_dim,)
         return IndexedAttentionState(
-            *(GrowingRows(row_shape, like.dtype, like.device) for row_shape in (cell, cell, index_cell, index_cell))
+            *(GrowingRows(row_shape, dtype) for row_shape in (cell, cell, index_cell, index_cell))
         )
 
     def read(self, x: torch.Tensor, rows: RowsInfo, state: IndexedAttentionState) -> torch.Tensor:

@@ -7,16 +7,7 @@ import torch
 
 from strata.models.blocks import ngram_embedding as block
 from strata.models.mixers.base import RowsInfo
-
-
-@dataclass(frozen=True)
-class ResidentTable:
-    """A table in memory, as a `TableGather`."""
-
-    values: torch.Tensor  # [table rows, width]
-
-    def __call__(self, row_ids: torch.Tensor) -> torch.Tensor:
-        return self.values[row_ids]
+from strata.models.weights import TableGather
 
 
 @dataclass
@@ -44,7 +35,7 @@ class NgramPending:
 class NgramPart:
     """See `StatefulPart`; what it returns is added to the streams."""
 
-    def __init__(self, weights: block.NgramWeights, shape: block.NgramShape, table: block.TableGather) -> None:
+    def __init__(self, weights: block.NgramWeights, shape: block.NgramShape, table: TableGather) -> None:
         self.weights = weights
         self.shape = shape
         self.table = table

@@ -1,5 +1,5 @@
-// Experts over rows: gate and up in runs of 32 rows, then down, all experts in one job of numbered items, so that every
-// byte is read once and a few experts keep all threads busy. Knows no router; router weights are applied by combine.
+// Lists of experts and rows: quantizes the rows, cuts the experts into one job of numbered items, so that every byte is
+// read once and a few experts keep all threads busy. Knows no router; router weights are applied by combine.
 #include "experts.h"
 
 #include <algorithm>
@@ -8,16 +8,17 @@
 #include <memory>
 #include <vector>
 
-#include "activations.h"
 #include "errors.h"
-#include "matrix.h"
+#include "expert_items.h"
+#include "panel_products.h"
 #include "pool.h"
+#include "shares.h"
 
 namespace strata {
 namespace {
 
-constexpr int32_t kRun = 32;  // gate/up rows of an item: one block of h, which the item itself quantizes
-constexpr int64_t kMostDownTiles = 8;
+constexpr int64_t kMostDownTiles = 4;  // of an item: 23 KB of code4, 3 us at a 16th of 130 GB/s
+constexpr int64_t kPassRows = 4096;  // (expert, row) pairs of one job: a bound for scratch memory
 
 StrataMatrix matrix_in(const StrataExpertLayout &layout, int which, const char *blob) {
     const StrataMatrix *const forms[] = {&layout.gate, &layout.up, &layout.down};
@@ -29,89 +30,67 @@ StrataMatrix matrix_in(const StrataExpertLayout &layout, int which, const char *
     return m;
 }
 
-// One expert of the job.
-struct Task {
-    StrataMatrix gate, up, down;
-    const int32_t *slots;
-    int32_t count;
-    int64_t first;  // its first row among all tasks' rows
-};
+// The items of one job of the pool in two stages, gate/up of all tasks and down of all tasks, each dealt in contiguous
+// shares. A thread goes on to down when every gate/up item is taken, so it waits only for threads that are at work.
+// (Halves of the tasks in four stages leave nothing to wait for, and were slower: shares get shorter, and what is taken
+// from another share is read without having been asked for.)
+class ExpertItems {
+public:
+    ExpertItems(const ExpertWork &work, int threads)
+        : work_(work), runs_((work.intermediate + kRun - 1) / kRun), tiles_(tiles_of(work.tasks[0].down)),
+          runs_done_(new std::atomic<int32_t>[work.tasks.size()]()) {
+        const auto count = static_cast<int64_t>(work.tasks.size());
+        const int64_t wanted = std::clamp<int64_t>(count * tiles_ / (8 * threads), kMostPanelTiles, kMostDownTiles);
+        step_ = wanted / kMostPanelTiles * kMostPanelTiles;  // no panel call reaches into the next item
+        downs_ = (tiles_ + step_ - 1) / step_;
+        stages_.push_back({false, Shares(count * runs_, threads)});
+        stages_.push_back({true, Shares(count * downs_, threads)});
+    }
 
-struct Job {
-    const KernelSet &set;
-    int32_t hidden, intermediate;
-    std::vector<Task> tasks;
-    std::vector<Row> inputs;   // [all tasks' rows]
-    std::vector<Row> middles;  // [all tasks' rows]: h as down takes it
-    float *h;                  // [all tasks' rows, intermediate]
-    Activations *quantized_h;
-    bool down_is_packed;
-    std::unique_ptr<std::atomic<int32_t>[]> runs_done;  // of every task
-    float *out;
-    int64_t out_stride;
-};
-
-// h of columns first .. first + 31 for up to kMostRows rows of a task.
-void gate_up_panel(const Job &job, const Task &task, int32_t first, int32_t panel, int32_t count) {
-    alignas(64) float gate[kMostRows * kTileRows], up[kMostRows * kTileRows];
-    const Row *rows = job.inputs.data() + task.first + panel;
-    const int32_t end = std::min(first + kRun, job.intermediate);
-    for (int32_t row = first; row < end; row += kTileRows) {
-        run_tile(job.set, task.gate, row / kTileRows, rows, count, gate);
-        run_tile(job.set, task.up, row / kTileRows, rows, count, up);
-        for (int32_t i = 0; i < count; ++i) {
-            float *h = job.h + (task.first + panel + i) * job.intermediate + row;
-            const int64_t width = std::min(kTileRows, end - row);
-            job.set.silu_mul(gate + i * kTileRows, up + i * kTileRows, h, width);
+    // What one thread does.
+    void work_off(int share) {
+        for (size_t s = 0; s < stages_.size(); ++s) {
+            stages_[s].shares.work_off(share, [&](int64_t item, int64_t next) {
+                if (next >= 0) return run(stages_[s], item, tiles_in(stages_[s], next));
+                if (s + 1 == stages_.size()) return run(stages_[s], item, {});
+                run(stages_[s], item, tiles_in(stages_[s + 1], stages_[s + 1].shares.begin(share)));
+            });
         }
     }
-    for (int32_t i = 0; job.down_is_packed && i < count; ++i) {
-        const int64_t at = task.first + panel + i;
-        job.quantized_h->take_block(job.set, at, first / kRun, job.h + at * job.intermediate + first);
+
+private:
+    struct Stage {
+        bool is_down;
+        Shares shares;
+    };
+    size_t task_of(const Stage &stage, int64_t item) const {
+        return static_cast<size_t>(item / (stage.is_down ? downs_ : runs_));
     }
-}
-
-void gate_up_item(const Job &job, const Task &task, int32_t run) {
-    for (int32_t panel = 0; panel < task.count; panel += kMostRows)
-        gate_up_panel(job, task, run * kRun, panel, std::min(kMostRows, task.count - panel));
-}
-
-void down_item(const Job &job, const Task &task, int64_t first, int64_t end) {
-    alignas(64) float out[kMostRows * kTileRows];
-    for (int64_t tile = first; tile < end; ++tile) {
-        const auto width = static_cast<size_t>(std::min<int64_t>(kTileRows, job.hidden - tile * kTileRows));
-        for (int32_t panel = 0; panel < task.count; panel += kMostRows) {
-            const int32_t count = std::min(kMostRows, task.count - panel);
-            run_tile(job.set, task.down, tile, job.middles.data() + task.first + panel, count, out);
-            for (int32_t i = 0; i < count; ++i) {
-                float *to = job.out + task.slots[panel + i] * job.out_stride + tile * kTileRows;
-                std::memcpy(to, out + i * kTileRows, width * sizeof(float));
-            }
-        }
+    // What an item reads first.
+    TileRun tiles_in(const Stage &stage, int64_t item) const {
+        const ExpertTask &task = work_.tasks[task_of(stage, item)];
+        if (!stage.is_down) return gate_run(task, static_cast<int32_t>(item % runs_));
+        const int64_t first = item % downs_ * step_;
+        return {&task.down, first, std::min(first + step_, tiles_)};
     }
-}
-
-// All gate/up items of all tasks come before all down items, so an item waits only for lower ones, which are claimed.
-void run_job(StrataPool *pool, Job &job) {
-    const auto count = static_cast<int64_t>(job.tasks.size());
-    const int64_t runs = (job.intermediate + kRun - 1) / kRun;
-    const int64_t tiles = tiles_of(job.tasks[0].down);
-    const int64_t step = std::clamp<int64_t>(count * tiles / (8 * thread_count(pool)), 1, kMostDownTiles);
-    const int64_t downs = (tiles + step - 1) / step;
-    for_items(pool, count * (runs + downs), [&](int64_t item, int) {
-        if (item < count * runs) {
-            const auto task = static_cast<size_t>(item / runs);
-            gate_up_item(job, job.tasks[task], static_cast<int32_t>(item % runs));
-            job.runs_done[task].fetch_add(1, std::memory_order_release);
+    void run(const Stage &stage, int64_t item, const TileRun &next) {
+        const size_t task = task_of(stage, item);
+        if (!stage.is_down) {
+            gate_up_item(work_, work_.tasks[task], static_cast<int32_t>(item % runs_), next);
+            runs_done_[task].fetch_add(1, std::memory_order_release);
             return;
         }
-        const int64_t down = item - count * runs, first = down % downs * step;
-        const auto task = static_cast<size_t>(down / downs);
         Backoff backoff;
-        while (job.runs_done[task].load(std::memory_order_acquire) != runs) backoff.wait();
-        down_item(job, job.tasks[task], first, std::min(first + step, tiles));
-    });
-}
+        while (runs_done_[task].load(std::memory_order_acquire) != runs_) backoff.wait();
+        down_item(work_, work_.tasks[task], tiles_in(stage, item), next);
+    }
+
+    const ExpertWork &work_;
+    const int64_t runs_, tiles_;
+    int64_t step_ = 0, downs_ = 0;
+    std::vector<Stage> stages_;
+    std::unique_ptr<std::atomic<int32_t>[]> runs_done_;
+};
 
 int32_t check_jobs(const StrataExpertLayout &layout, const StrataExpertJob *jobs, int32_t job_count,
                    const ExpertInput &input, const float *out) {
@@ -133,22 +112,64 @@ int32_t check_jobs(const StrataExpertLayout &layout, const StrataExpertJob *jobs
     return STRATA_OK;
 }
 
-}  // namespace
+// The panels of every task that has many rows, in memory behind one another.
+class TaskPanels {
+public:
+    TaskPanels(const KernelSet &set, const StrataExpertLayout &layout) : set_(set), layout_(layout) {
+        x_kinds_.add(layout.gate.code), x_kinds_.add(layout.up.code), h_kinds_.add(layout.down.code);
+    }
+    bool wanted(int64_t rows) const {
+        return wants_panels(set_, layout_.gate.code, rows) && wants_panels(set_, layout_.down.code, rows);
+    }
+    size_t bytes(int64_t rows) const { return wanted(rows) ? x_bytes(rows) + h_bytes(rows) : 0; }
+    void make(ExpertTask &task, char *memory) {
+        if (!wanted(task.count)) return;
+        made_.push_back(std::make_unique<Panels>(set_.form, x_kinds_, layout_.gate.columns, task.count, memory));
+        task.x = made_.back().get();
+        memory += x_bytes(task.count);
+        made_.push_back(std::make_unique<Panels>(set_.form, h_kinds_, layout_.down.columns, task.count, memory));
+        task.h = made_.back().get();
+    }
 
-int32_t run_experts(StrataPool *pool, const StrataExpertLayout &layout, const StrataExpertJob *jobs, int32_t job_count,
-                    const ExpertInput &input, float *out, int64_t out_stride) {
-    if (const int32_t code = check_jobs(layout, jobs, job_count, input, out)) return code;
-    int64_t total = 0;
-    for (int32_t e = 0; e < job_count; ++e) total += jobs[e].row_count;
-    if (total == 0) return STRATA_OK;
+private:
+    size_t x_bytes(int64_t rows) const { return Panels::bytes(set_.form, x_kinds_, layout_.gate.columns, rows); }
+    size_t h_bytes(int64_t rows) const { return Panels::bytes(set_.form, h_kinds_, layout_.down.columns, rows); }
+
+    const KernelSet &set_;
+    const StrataExpertLayout &layout_;
+    Panels::Kinds x_kinds_, h_kinds_;
+    std::vector<std::unique_ptr<Panels>> made_;
+};
+
+void fill_panels(StrataPool *pool, const ExpertWork &work) {
+    struct Item {
+        const ExpertTask *task;
+        int64_t group;
+    };
+    std::vector<Item> items;
+    for (const ExpertTask &task : work.tasks)
+        for (int64_t group = 0; task.x && group < task.x->groups(); ++group) items.push_back({&task, group});
+    for_items(pool, static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+        const Item &item = items[static_cast<size_t>(i)];
+        item.task->x->take_group(item.group, work.inputs.data() + item.task->first, [](int64_t) {});
+    });
+}
+
+// Jobs of at least one row each, as one job of the pool.
+void run_pass(StrataPool *pool, const StrataExpertLayout &layout, const std::vector<StrataExpertJob> &jobs,
+              const ExpertInput &input, float *out, int64_t out_stride) {
     const KernelSet &set = kernels();
     const int32_t hidden = layout.gate.columns, intermediate = layout.gate.rows;
+    TaskPanels panels(set, layout);
+    int64_t total = 0;
+    size_t panel_bytes = 0;
+    for (const StrataExpertJob &job : jobs) total += job.row_count, panel_bytes += panels.bytes(job.row_count);
     const bool takes_packed = is_packed(layout.gate.code) || is_packed(layout.up.code);
     const size_t x_bytes = Activations::bytes(input.rows, hidden), h_bytes = Activations::bytes(total, intermediate);
+    const size_t middle_bytes = (static_cast<size_t>(total * intermediate) * sizeof(float) + 63) / 64 * 64;
 
     PoolGuard guard(pool);
-    auto *memory = static_cast<char *>(
-        guard.scratch(x_bytes + h_bytes + static_cast<size_t>(total * intermediate) * sizeof(float)));
+    auto *memory = static_cast<char *>(guard.scratch(x_bytes + h_bytes + middle_bytes + panel_bytes));
     Activations quantized_x(memory, input.rows, hidden), quantized_h(memory + x_bytes, total, intermediate);
     const auto take = [&](int64_t i, int) {
         if (!input.x)
@@ -161,22 +182,42 @@ int32_t run_experts(StrataPool *pool, const StrataExpertLayout &layout, const St
     else
         for (int32_t i = 0; i < input.rows; ++i) take(i, 0);
 
-    Job job = {set, hidden, intermediate, {}, {}, {}, reinterpret_cast<float *>(memory + x_bytes + h_bytes),
-               &quantized_h, is_packed(layout.down.code), nullptr, out, out_stride};
-    for (int32_t e = 0; e < job_count; ++e) {
-        if (jobs[e].row_count == 0) continue;
-        const auto *blob = static_cast<const char *>(jobs[e].blob);
-        const auto first = static_cast<int64_t>(job.inputs.size());
-        job.tasks.push_back({matrix_in(layout, 0, blob), matrix_in(layout, 1, blob), matrix_in(layout, 2, blob),
-                             jobs[e].slots, jobs[e].row_count, first});
-        for (int32_t i = 0; i < jobs[e].row_count; ++i) {
-            const int64_t row = jobs[e].rows[i], at = first + i;
-            job.inputs.push_back(quantized_x.row(row, input.x ? input.x + row * input.x_stride : nullptr));
-            job.middles.push_back(quantized_h.row(at, job.h + at * intermediate));
+    ExpertWork work = {set, hidden, intermediate, {}, {}, {}, reinterpret_cast<float *>(memory + x_bytes + h_bytes),
+                       &quantized_h, out, out_stride};
+    char *panel_memory = memory + x_bytes + h_bytes + middle_bytes;
+    for (const StrataExpertJob &job : jobs) {
+        const auto *blob = static_cast<const char *>(job.blob);
+        const auto first = static_cast<int64_t>(work.inputs.size());
+        work.tasks.push_back({matrix_in(layout, 0, blob), matrix_in(layout, 1, blob), matrix_in(layout, 2, blob),
+                              job.slots, job.row_count, first, nullptr, nullptr});
+        panels.make(work.tasks.back(), panel_memory);
+        panel_memory += panels.bytes(job.row_count);
+        for (int32_t i = 0; i < job.row_count; ++i) {
+            const int64_t row = job.rows[i], at = first + i;
+            work.inputs.push_back(quantized_x.row(row, input.x ? input.x + row * input.x_stride : nullptr));
+            work.middles.push_back(quantized_h.row(at, work.h + at * intermediate));
         }
     }
-    job.runs_done = std::make_unique<std::atomic<int32_t>[]>(job.tasks.size());
-    run_job(pool, job);
+    fill_panels(pool, work);
+    ExpertItems items(work, thread_count(pool));
+    for_items(pool, thread_count(pool), [&](int64_t share, int) { items.work_off(static_cast<int>(share)); });
+}
+
+}  // namespace
+
+int32_t run_experts(StrataPool *pool, const StrataExpertLayout &layout, const StrataExpertJob *jobs, int32_t job_count,
+                    const ExpertInput &input, float *out, int64_t out_stride) {
+    if (const int32_t code = check_jobs(layout, jobs, job_count, input, out)) return code;
+    std::vector<StrataExpertJob> pass;
+    int64_t rows = 0;
+    for (int32_t e = 0; e < job_count; ++e) {
+        if (jobs[e].row_count > 0) pass.push_back(jobs[e]);
+        rows += jobs[e].row_count;
+        if (pass.empty() || (e + 1 < job_count && rows + jobs[e + 1].row_count <= kPassRows)) continue;
+        run_pass(pool, layout, pass, input, out, out_stride);
+        pass.clear();
+        rows = 0;
+    }
     return STRATA_OK;
 }
 

@@ -2,7 +2,7 @@
 // starts at -128 times the sum of q. Knows no thread.
 #include "simd/ops_256.h"
 
-#include "simd/floats.h"
+#include "simd/kernel_set.h"
 
 namespace {
 
@@ -12,10 +12,14 @@ struct Ops512 {
     using Table = __m512i;
     static constexpr int kRows = 16;
     static constexpr int kUnrolledRows = 2;  // 16 of the 32 registers hold lanes
+    static constexpr int kPanelVectors = 2;
+    static constexpr int kPackedGroup = 4;
+    static constexpr int kFloatGroup = 8;
     static constexpr int32_t kBias = 128;
     static constexpr bool kTakesAnyByte = true;
 
     static Int load(const void *at) { return _mm512_loadu_si512(at); }
+    static void store(void *at, Int v) { _mm512_storeu_si512(at, v); }
     static Int zero() { return _mm512_setzero_si512(); }
     static Int set_int(int32_t value) { return _mm512_set1_epi32(value); }
     static Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
@@ -36,6 +40,8 @@ struct Ops512 {
     static Table table(const int8_t *values) {
         return from_signed(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(values))));
     }
+    using Weight = Int;
+    static Weight weight(const void *at) { return load(at); }
     static Int dot(Int sum, Int w, Int q) { return _mm512_dpbusd_epi32(sum, w, q); }
 
     static Float set_float(float value) { return _mm512_set1_ps(value); }

@@ -5,7 +5,7 @@
 
 #include "codes/codes.h"
 #include "matrix.h"
-#include "numbers.h"
+#include "weight_values.h"
 
 namespace strata {
 namespace {
@@ -25,29 +25,6 @@ void quantize(const float *x, int32_t columns, int8_t *q, float *d, int32_t *sum
             sums[b * 2 + i / 16] += q[b * 32 + i];
         }
     }
-}
-
-// The exact scale of sub-block s of a tile's row.
-float scale_of(const StrataMatrix &m, int64_t tile, int64_t s, int row) {
-    const int64_t subs = m.columns / m.sub_block, at = (tile * subs + s) * kTileRows + row;
-    switch (m.scale_kind) {
-        case STRATA_SCALE_F16: return float_of_half(static_cast<const uint16_t *>(m.scales)[at]);
-        case STRATA_SCALE_E8M0: return float_of_e8m0(static_cast<const uint8_t *>(m.scales)[at]);
-        case STRATA_SCALE_UE4M3: return float_of_e4m3(static_cast<const uint8_t *>(m.scales)[at] & 0x7f);
-        case STRATA_SCALE_F32: return static_cast<const float *>(m.scales)[at];
-        default: break;
-    }
-    const int64_t super = (tile * (m.columns / 256) + s * m.sub_block / 256) * kTileRows + row;
-    return float_of_half(static_cast<const uint16_t *>(m.super_scales)[super]) *
-           static_cast<float>(static_cast<const int8_t *>(m.scales)[at]);
-}
-
-float min_of(const StrataMatrix &m, int64_t tile, int64_t s, int row) {
-    const int64_t subs = m.columns / m.sub_block, at = (tile * subs + s) * kTileRows + row;
-    if (m.min_kind == STRATA_MIN_F16) return float_of_half(static_cast<const uint16_t *>(m.mins)[at]);
-    const int64_t super = (tile * (m.columns / 256) + s * m.sub_block / 256) * kTileRows + row;
-    return float_of_half(static_cast<const uint16_t *>(m.super_mins)[super]) *
-           static_cast<float>(static_cast<const uint8_t *>(m.mins)[at]);
 }
 
 float tree(float *lanes, int count) {
@@ -80,19 +57,6 @@ float packed_row(const StrataMatrix &m, int64_t tile, int row, const Row &x) {
     return tree(lanes, 8);
 }
 
-float float_weight(const StrataMatrix &m, int64_t tile, int64_t column, int row) {
-    const int64_t at = (tile * m.columns + column) * kTileRows + row;
-    switch (m.code) {
-        case STRATA_F32: return static_cast<const float *>(m.codes)[at];
-        case STRATA_BF16: return float_of_bf16(static_cast<const uint16_t *>(m.codes)[at]);
-        case STRATA_F16: return float_of_half(static_cast<const uint16_t *>(m.codes)[at]);
-        default: break;
-    }
-    const int64_t subs = sub_blocks_of(m);
-    const float scale = static_cast<const float *>(m.scales)[(tile * subs + column / m.sub_block) * kTileRows + row];
-    return float_of_e4m3(static_cast<const uint8_t *>(m.codes)[at]) * scale;
-}
-
 float finish(float sum, const StrataMatrix &m) { return m.post_scale == 1.0f ? sum : sum * m.post_scale; }
 
 void packed_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int32_t count, float *out) {
@@ -101,6 +65,11 @@ void packed_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int32_t c
             for (int r = 0; r < kTileRows; ++r)
                 out[i * kTileRows + r] = finish(packed_row<decltype(code)>(m, tile, r, rows[i]), m);
     });
+}
+
+void packed_stream(const TileRun &run, const TileRun &, const Row &row, float *out) {
+    for (int64_t tile = run.first; tile < run.end; ++tile, out += kTileRows)
+        packed_tile(*run.matrix, tile, &row, 1, out);
 }
 
 void float_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int32_t count, float *out) {
@@ -137,8 +106,18 @@ void read_bytes(const void *bytes, int64_t size) {
     for (int64_t i = 0; i < size / 8; ++i) (void)words[i];
 }
 
+int64_t multiply_only(int64_t rounds) {
+    const volatile int32_t weight = 3;
+    int32_t sum = 0;
+    for (int64_t round = 0; round < rounds; ++round) sum = (sum + weight) & 0xffff;
+    const volatile int32_t seen = sum;
+    (void)seen;
+    return rounds;
+}
+
 }  // namespace
 
-const KernelSet kScalarKernels = {quantize, packed_tile, float_tile, silu_mul, add_scaled, read_bytes};
+const KernelSet kScalarKernels = {quantize, packed_tile, packed_stream, float_tile, {},        nullptr,
+                                  nullptr,  silu_mul,    add_scaled,    read_bytes, multiply_only};
 
 }  // namespace strata

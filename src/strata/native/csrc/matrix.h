@@ -33,4 +33,11 @@ inline void run_tile(const KernelSet &set, const StrataMatrix &m, int64_t tile, 
     (is_packed(m.code) ? set.packed_tile : set.float_tile)(m, tile, rows, count, out);
 }
 
+// A run of tiles times one row.
+inline void run_stream(const KernelSet &set, const TileRun &run, const TileRun &next, const Row &row, float *out) {
+    if (is_packed(run.matrix->code)) return set.packed_stream(run, next, row, out);
+    for (int64_t tile = run.first; tile < run.end; ++tile, out += kTileRows)
+        set.float_tile(*run.matrix, tile, &row, 1, out);
+}
+
 }  // namespace strata

@@ -7,7 +7,9 @@
 #include "activations.h"
 #include "errors.h"
 #include "matrix.h"
+#include "panel_products.h"
 #include "pool.h"
+#include "shares.h"
 
 namespace strata {
 namespace {
@@ -38,18 +40,29 @@ std::vector<Item> cut(const StrataProduct *products, int32_t count, int threads)
     return items;
 }
 
-void run_item(const KernelSet &set, const StrataProduct &product, const Item &item, const std::vector<Row> &rows) {
+// out[i][width] into columns of the rows `first` .. of y.
+void put_rows(const StrataProduct &product, int64_t tile, int64_t tiles, size_t first, size_t count, const float *out) {
+    const int64_t width = std::min<int64_t>(tiles * kTileRows, product.matrix->rows - tile * kTileRows);
+    for (size_t i = 0; i < count; ++i) {
+        float *y = product.y + static_cast<int64_t>(first + i) * product.y_stride + tile * kTileRows;
+        std::copy_n(out + static_cast<int64_t>(i) * tiles * kTileRows, width, y);
+    }
+}
+
+void run_item(const KernelSet &set, const StrataProduct &product, const Item &item, const TileRun &next,
+              const std::vector<Row> &rows) {
     const StrataMatrix &m = *product.matrix;
     alignas(64) float out[kMostRows * kTileRows];
-    for (int64_t tile = item.first; tile < item.end; ++tile) {
-        const auto width = static_cast<size_t>(std::min<int64_t>(kTileRows, m.rows - tile * kTileRows));
+    for (int64_t tile = item.first, end; rows.size() == 1 && tile < item.end; tile = end) {
+        end = std::min<int64_t>(tile + kMostRows, item.end);
+        run_stream(set, {&m, tile, end}, end < item.end ? TileRun{&m, end, item.end} : next, rows[0], out);
+        put_rows(product, tile, end - tile, 0, 1, out);
+    }
+    for (int64_t tile = item.first; rows.size() > 1 && tile < item.end; ++tile) {
         for (size_t first = 0; first < rows.size(); first += kMostRows) {
             const size_t count = std::min<size_t>(kMostRows, rows.size() - first);
             run_tile(set, m, tile, rows.data() + first, static_cast<int32_t>(count), out);
-            for (size_t i = 0; i < count; ++i) {
-                float *y = product.y + static_cast<int64_t>(first + i) * product.y_stride + tile * kTileRows;
-                std::memcpy(y, out + i * kTileRows, width * sizeof(float));
-            }
+            put_rows(product, tile, 1, first, count, out);
         }
     }
 }
@@ -78,6 +91,12 @@ int32_t strata_matrices_rows(StrataPool *pool, const StrataProduct *products, in
     if (const int32_t code = check(products, product_count, x, count, x_stride)) return code;
     return guarded([&]() -> int32_t {
         const KernelSet &set = kernels();
+        bool many = false;
+        for (int32_t p = 0; p < product_count; ++p) many |= wants_panels(set, products[p].matrix->code, count);
+        if (many) {
+            multiply_panels(pool, set, products, product_count, x, count, x_stride);
+            return STRATA_OK;
+        }
         const int32_t columns = products[0].matrix->columns;
         bool any_packed = false;
         for (int32_t p = 0; p < product_count; ++p) any_packed |= is_packed(products[p].matrix->code);
@@ -93,9 +112,18 @@ int32_t strata_matrices_rows(StrataPool *pool, const StrataProduct *products, in
             for (int32_t i = 0; i < count; ++i) take(i, 0);
         }
         const std::vector<Item> items = cut(products, product_count, thread_count(pool));
-        for_items(pool, static_cast<int64_t>(items.size()), [&](int64_t i, int) {
+        const auto run_of = [&](int64_t i) -> TileRun {
+            if (i < 0) return {};
             const Item &item = items[static_cast<size_t>(i)];
-            run_item(set, products[item.product], item, rows);
+            return {products[item.product].matrix, item.first, item.end};
+        };
+        const int shares = std::min<int>(thread_count(pool), static_cast<int>(items.size()));
+        Shares dealt(static_cast<int64_t>(items.size()), shares);
+        for_items(pool, shares, [&](int64_t share, int) {
+            dealt.work_off(static_cast<int>(share), [&](int64_t i, int64_t next) {
+                const Item &item = items[static_cast<size_t>(i)];
+                run_item(set, products[item.product], item, run_of(next), rows);
+            });
         });
         return STRATA_OK;
     });

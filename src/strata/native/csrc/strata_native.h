@@ -170,3 +170,6 @@ STRATA_API void strata_doorbell_destroy(StrataDoorbell *service);
 // ---- measuring ----
 // Seconds that the pool takes to read the bytes once, with nothing else done to them.
 STRATA_API int32_t strata_read_memory(StrataPool *pool, const void *bytes, int64_t size, double *seconds);
+// Multiply-adds a second of all threads together in the integer dot product of the chosen instruction set, from registers:
+// what products of packed codes cannot be faster than.
+STRATA_API int32_t strata_multiply_rate(StrataPool *pool, int64_t rounds, double *per_second);

@@ -9,7 +9,6 @@ namespace {
 struct Code2 {
     static constexpr int kNumber = 2;
     static constexpr int kBlockBytes = 2 * 64;
-    static constexpr int kAhead = 8192;
 
     static int weight(const uint8_t *block, int row, int element, const int8_t *table) {
         const int word = element / 4 % 2;

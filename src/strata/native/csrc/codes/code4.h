@@ -9,7 +9,6 @@ namespace {
 struct Code4 {
     static constexpr int kNumber = 4;
     static constexpr int kBlockBytes = 4 * 64;
-    static constexpr int kAhead = 8192;
 
     static int weight(const uint8_t *block, int row, int element, const int8_t *table) {
         const int word = element % 16 / 4;

@@ -8,7 +8,6 @@ namespace {
 struct Code8 {
     static constexpr int kNumber = 8;
     static constexpr int kBlockBytes = 8 * 64;
-    static constexpr int kAhead = 2048;
 
     static int weight(const uint8_t *block, int row, int element, const int8_t *) {
         return static_cast<int8_t>(block[element / 4 * 64 + row * 4 + element % 4]);

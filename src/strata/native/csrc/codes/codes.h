@@ -1,7 +1,6 @@
 // The list of packed codes: a new one is a file beside this one and a line here.
 // A code says how many bytes a block of 16 rows has, what one weight is (the definition), and how 4 elements of every
-// row become a vector's bytes. kAhead: how many bytes ahead of the decoder lines are asked for, into the L2 cache. Measured
-// on a Zen 4 core that reads 30 GB/s: into L1, whose few miss buffers then stall the decoder, every code loses a fifth.
+// row become a vector's bytes.
 // `Ops` is an instruction set (simd/ops_*.h); a code knows none of them.
 #pragma once
 

@@ -31,48 +31,85 @@ STRATA_INLINE Lanes sums_of(const Lanes* v) {
     return fold<1>(two[0], two[1]);
 }
 
-STRATA_INLINE const float* cell_of(const float* base, const Cells& cells, const int64_t* ids, int64_t first, int j) {
-    return base + (ids ? ids[j] : first + j) * cells.stride;
+STRATA_INLINE const float* cell_of(const float* base, const Cells& cells, const CellRun& run, int j) {
+    return base + (run.ids ? run.ids[j] : run.first + j) * cells.stride;
+}
+
+// Scores of some heads over a run, then their shares of it; each key is loaded once for all heads.
+template <int heads>
+STRATA_INLINE void share_out(const Cells& cells, const CellRun& run, const float* const* queries,
+                             float (*shares)[kKeySplit], float* const* results) {
+    Lanes peaks[heads];
+    for (int h = 0; h < heads; ++h) peaks[h] = same(-__builtin_inff());
+    for (int j = 0; j < run.count; j += kLanes) {
+        Lanes sums[heads][kLanes] = {};
+        for (int k = 0; k < kLanes && j + k < run.count; ++k) {
+            const float* key = cell_of(cells.keys, cells, run, j + k);
+            Lanes products[heads] = {};
+            for (int d = 0; d < cells.head_dim; d += kLanes) {
+                const Lanes part = load_some(key + d, cells.head_dim - d);
+                for (int h = 0; h < heads; ++h) products[h] += load_some(queries[h] + d, cells.head_dim - d) * part;
+            }
+            for (int h = 0; h < heads; ++h) sums[h][k] = products[h];
+        }
+        for (int h = 0; h < heads; ++h) {
+            Lanes scores = sums_of(sums[h]);
+            for (int k = run.count - j; k < kLanes; ++k) scores[k] = -__builtin_inff();
+            peaks[h] = larger(peaks[h], scores);
+            store(shares[h] + j, scores);
+        }
+    }
+    for (int h = 0; h < heads; ++h) {
+        const float peak = largest_of(peaks[h]);
+        Lanes totals = {};
+        for (int j = 0; j < run.count; j += kLanes) {
+            Lanes share = exp_of(load(shares[h] + j) - peak);
+            for (int k = run.count - j; k < kLanes; ++k) share[k] = 0.0f;
+            totals += share;
+            store(shares[h] + j, share);
+        }
+        results[h][0] = peak;
+        results[h][1] = sum_of(totals);
+    }
+}
+
+// The values of a run mixed by the heads' shares, `parts` lane vectors from column d on; `width` columns are left.
+template <int heads, int parts>
+STRATA_INLINE void mix(const Cells& cells, const CellRun& run, const float (*shares)[kKeySplit], int d, int width,
+                       float* const* results) {
+    Lanes mixed[heads][parts] = {};
+    for (int j = 0; j < run.count; ++j) {
+        const float* value = cell_of(cells.values, cells, run, j) + d;
+        for (int p = 0; p < parts; ++p) {
+            const Lanes values = load_some(value + p * kLanes, width - p * kLanes);
+            for (int h = 0; h < heads; ++h) mixed[h][p] += values * shares[h][j];
+        }
+    }
+    for (int h = 0; h < heads; ++h) {
+        for (int p = 0; p < parts; ++p) {
+            store_some(results[h] + 2 + d + p * kLanes, mixed[h][p], width - p * kLanes);
+        }
+    }
+}
+
+template <int heads>
+STRATA_INLINE void attend_heads(const Cells& cells, const CellRun& run, const float* const* queries,
+                                float* const* results) {
+    alignas(64) float shares[heads][kKeySplit];
+    share_out<heads>(cells, run, queries, shares, results);
+    int d = 0;
+    for (; d + 4 * kLanes <= cells.head_dim; d += 4 * kLanes) mix<heads, 4>(cells, run, shares, d, 4 * kLanes, results);
+    for (; d < cells.head_dim; d += kLanes) mix<heads, 1>(cells, run, shares, d, cells.head_dim - d, results);
 }
 
 }  // namespace
 
 STRATA_CLONES void attend_split(
-    const float* query, const Cells& cells, const int64_t* ids, int64_t first, int count, float* result) {
-    alignas(64) float shares[kKeySplit];
-    const int dim = cells.head_dim;
-    Lanes peaks = same(-__builtin_inff());
-    for (int j = 0; j < count; j += kLanes) {
-        Lanes sums[kLanes] = {};
-        for (int k = 0; k < kLanes && j + k < count; ++k) {
-            sums[k] = products(query, cell_of(cells.keys, cells, ids, first, j + k), dim);
-        }
-        Lanes scores = sums_of(sums);
-        for (int k = count - j; k < kLanes; ++k) scores[k] = -__builtin_inff();
-        peaks = larger(peaks, scores);
-        store(shares + j, scores);
-    }
-    const float peak = largest_of(peaks);
-    Lanes totals = {};
-    for (int j = 0; j < count; j += kLanes) {
-        Lanes share = exp_of(load(shares + j) - peak);
-        for (int k = count - j; k < kLanes; ++k) share[k] = 0.0f;
-        totals += share;
-        store(shares + j, share);
-    }
-    result[0] = peak;
-    result[1] = sum_of(totals);
-    for (int d = 0; d < dim; d += 4 * kLanes) {
-        Lanes mixed[4] = {};
-        const int parts = dim - d >= 4 * kLanes ? 4 : (dim - d + kLanes - 1) / kLanes;
-        for (int j = 0; j < count; ++j) {
-            const float* value = cell_of(cells.values, cells, ids, first, j) + d;
-            for (int p = 0; p < 4; ++p) {
-                if (p < parts) mixed[p] += load_some(value + p * kLanes, dim - d - p * kLanes) * shares[j];
-            }
-        }
-        for (int p = 0; p < parts; ++p) store_some(result + 2 + d + p * kLanes, mixed[p], dim - d - p * kLanes);
-    }
+    const Cells& cells, const CellRun& run, const float* const* queries, int heads, float* const* results) {
+    for (; heads >= 4; heads -= 4, queries += 4, results += 4) attend_heads<4>(cells, run, queries, results);
+    if (heads == 3) attend_heads<3>(cells, run, queries, results);
+    if (heads == 2) attend_heads<2>(cells, run, queries, results);
+    if (heads == 1) attend_heads<1>(cells, run, queries, results);
 }
 
 STRATA_CLONES void merge_splits(const float* results, int splits, int head_dim, float* to) {

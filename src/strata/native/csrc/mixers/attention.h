@@ -1,4 +1,4 @@
-// Attention of one query head over float32 cells, split by split, and the ordered merge of the splits.
+// Attention of query heads over float32 cells, split by split, and the ordered merge of the splits.
 // Knows neither slots nor threads.
 #pragma once
 
@@ -17,11 +17,19 @@ struct Cells {
     int head_dim;
 };
 
+// Some cells in a row, at most kKeySplit of them: `count` from cell `first` on, or with `ids` cells ids[0 .. count).
+struct CellRun {
+    const int64_t* ids;
+    int64_t first;
+    int count;
+};
+
 // What one split leaves of one query head: peak, total and the head's mixed values, head_dim + 2 floats.
 inline int64_t split_floats(int head_dim) { return head_dim + 2; }
 
-// Query [head_dim], scaled, over `count` cells (at most 512) from cell `first` on; with `ids` over cells ids[0..count).
-void attend_split(const float* query, const Cells& cells, const int64_t* ids, int64_t first, int count, float* result);
+// Scaled queries [head_dim] of some heads over the same cells, each to its own result; a head has the bits it has alone.
+void attend_split(
+    const Cells& cells, const CellRun& run, const float* const* queries, int heads, float* const* results);
 
 // Merges `splits` results in order into `to` [head_dim].
 void merge_splits(const float* results, int splits, int head_dim, float* to);

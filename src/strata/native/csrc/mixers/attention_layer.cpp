@@ -1,6 +1,7 @@
 // Attention over the rows of a window: heads made ready, cells written behind the committed ones, splits shared between
 // threads, and the commit. Knows slots; the maths are in attention.cpp and indexer.cpp.
 #include <algorithm>
+#include <atomic>
 
 #include "attention.h"
 #include "indexer.h"
@@ -12,6 +13,8 @@ namespace strata {
 namespace {
 
 constexpr int64_t kBlockRun = 512;  // blocks that one piece of work scores
+constexpr int kMostGroup = 16;  // query heads of a key head that go through its cells together
+constexpr int64_t kPassFloats = 4 << 20;  // scratch of the rows that pass at a time: 16 MiB, however many rows are read
 
 // Where things lie in a projected row: queries (each with its gate behind it), keys, values, indexer queries and key.
 struct Columns {
@@ -58,21 +61,23 @@ public:
           at_(weights_), width_(attention_width(weights_)), projected_(projected) {}
 
     void run(float *attended) {
-        plan();
-        score();
-        const int64_t heads = int64_t{window_.rows} * weights_.query_heads;
-        const int64_t floats = heads * most_splits_ * split_floats(weights_.head_dim);
-        std::vector<float> &splits = model_.scratch.splits;
-        if (static_cast<int64_t>(splits.size()) < floats) splits.resize(floats);
-        attend();
-        merge(attended);
+        for (first_ = 0; first_ < window_.rows; first_ += count_) {
+            plan();
+            score();
+            const int64_t floats = count_ * weights_.query_heads * most_splits_ * split_floats(weights_.head_dim);
+            std::vector<float> &splits = model_.scratch.splits;
+            if (static_cast<int64_t>(splits.size()) < floats) splits.resize(floats);
+            attend();
+            merge(attended + first_ * weights_.query_heads * weights_.head_dim);
+        }
     }
 
 private:
     struct Row {
         int slot;
         int64_t position;
-        int64_t cells = 0;  // that it sees
+        int64_t cells;  // that it sees
+        bool is_gathered;
         const int64_t *ids = nullptr;  // null: all from 0 on
         int splits = 0;
     };
@@ -80,67 +85,83 @@ private:
     const StrataLayerState &state(int slot) const {
         return window_.states[int64_t{slot} * model_.shape.layer_count + layer_];
     }
+    const float *projected(int64_t row) const { return projected_ + (first_ + row) * width_; }
     float *result(int64_t row, int head, int split) const {
         const int64_t index = (row * weights_.query_heads + head) * most_splits_ + split;
         return model_.scratch.splits.data() + index * split_floats(weights_.head_dim);
     }
 
+    // The rows of the next pass: as many as their scratch allows.
     void plan() {
         const int64_t dense = weights_.index_heads ? int64_t{weights_.budget} + weights_.ratio - 1 : INT64_MAX;
-        for (int slot = 0; slot < window_.slots; ++slot) {
-            for (int row = window_.bounds[slot]; row < window_.bounds[slot + 1]; ++row) {
-                Row made{slot, window_.positions[slot] + row - window_.bounds[slot]};
-                made.cells = made.position + 1;
-                is_gathered_.push_back(made.position >= dense);
-                gathered_ += made.position >= dense;
-                rows_.push_back(made);
-            }
+        rows_.clear();
+        count_ = gathered_ = 0;
+        int64_t most = 0;
+        int slot = 0;
+        for (int64_t row = first_; row < window_.rows; ++row) {
+            while (row >= window_.bounds[slot + 1]) ++slot;
+            const int64_t position = window_.positions[slot] + row - window_.bounds[slot];
+            most = std::max(most, row_floats(position, dense));
+            if (count_ > 0 && (count_ + 1) * most > kPassFloats) break;
+            rows_.push_back({slot, position, position + 1, position >= dense});
+            gathered_ += position >= dense;
+            ++count_;
         }
+    }
+
+    // Scratch of one row at most: results of its splits, scores of its blocks.
+    int64_t row_floats(int64_t position, int64_t dense) const {
+        const int64_t splits = std::min(position, dense) / kKeySplit + 1 + weights_.budget / kGatherSplit;
+        const int64_t scores = position >= dense ? position / weights_.ratio : 0;
+        return weights_.query_heads * splits * split_floats(weights_.head_dim) + scores;
     }
 
     // Which cells the gathered rows take: scores in runs of blocks over all threads, then the choice row by row.
     void score() {
         if (gathered_) score_gathered();
-        for (size_t row = 0; row < rows_.size(); ++row) {
-            const int split = is_gathered_[row] ? kGatherSplit : kKeySplit;
-            rows_[row].splits = static_cast<int>((rows_[row].cells + split - 1) / split);
-            most_splits_ = std::max(most_splits_, rows_[row].splits);
+        most_splits_ = 1;
+        for (Row &row : rows_) {
+            const int split = row.is_gathered ? kGatherSplit : kKeySplit;
+            row.splits = static_cast<int>((row.cells + split - 1) / split);
+            most_splits_ = std::max(most_splits_, row.splits);
         }
     }
 
     void score_gathered() {
         int64_t most = 0;
         for (const Row &row : rows_) most = std::max(most, (row.position + 1) / weights_.ratio);
-        const int64_t runs = (most + kBlockRun - 1) / kBlockRun, count = static_cast<int64_t>(rows_.size());
+        const int64_t runs = (most + kBlockRun - 1) / kBlockRun;
         const int64_t cell_room = int64_t{weights_.budget} + weights_.ratio;
-        scores_.resize(count * most);
-        model_.scratch.cells.resize(count * cell_room);
-        for_items(model_.pool, count * runs, [&](int64_t item, int) {
+        scores_.resize(count_ * most);
+        model_.scratch.cells.resize(count_ * cell_room);
+        for_items(model_.pool, count_ * runs, [&](int64_t item, int) {
             const int64_t row = item / runs, first = item % runs * kBlockRun;
             const int64_t last = std::min((rows_[row].position + 1) / weights_.ratio, first + kBlockRun);
-            if (!is_gathered_[row] || last <= first) return;
-            score_blocks(projected_ + row * width_ + at_.index_query, state(rows_[row].slot).pooled,
+            if (!rows_[row].is_gathered || last <= first) return;
+            score_blocks(projected(row) + at_.index_query, state(rows_[row].slot).pooled,
                          index_shape(weights_), first, last - first, scores_.data() + row * most);
         });
-        std::vector<float> work;
-        for (int64_t row = 0; row < count; ++row) {
-            if (!is_gathered_[row]) continue;
+        std::atomic<bool> is_broken{false};
+        for_rows(model_.pool, count_, most, [&](int64_t row, int) {
+            if (!rows_[row].is_gathered) return;
+            std::vector<float> work;
             int64_t *cells = model_.scratch.cells.data() + row * cell_room;
             const int64_t chosen =
                 choose_cells(scores_.data() + row * most, (rows_[row].position + 1) / weights_.ratio,
                              weights_.budget / weights_.ratio, weights_.ratio, rows_[row].position, work, cells);
-            if (chosen < 0) *window_.is_finite = 0;
+            if (chosen < 0) is_broken = true;
             rows_[row].cells = std::max<int64_t>(chosen, 1);
             rows_[row].ids = cells;
             if (chosen < 0) cells[0] = 0;
-        }
+        });
+        if (is_broken) *window_.is_finite = 0;
     }
 
     void attend() {
-        const int64_t pieces = int64_t{weights_.kv_heads} * most_splits_, rows = static_cast<int64_t>(rows_.size());
-        for_items(model_.pool, rows * pieces, [&](int64_t item, int) {
+        const int64_t pieces = int64_t{weights_.kv_heads} * most_splits_;
+        for_items(model_.pool, count_ * pieces, [&](int64_t item, int) {
             // rows innermost: those of one slot find a split's cells in the cache
-            const int64_t row = item % rows, piece = item / rows;
+            const int64_t row = item % count_, piece = item / count_;
             attend_piece(row, static_cast<int>(piece % weights_.kv_heads), static_cast<int>(piece / weights_.kv_heads));
         });
     }
@@ -155,22 +176,30 @@ private:
         const int64_t size = seen.ids ? kGatherSplit : kKeySplit, first = split * size;
         const int count = static_cast<int>(std::min(size, seen.cells - first));
         const int group = weights_.query_heads / weights_.kv_heads;
-        for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-            const float *query = projected_ + row * width_ + head * at_.query_step;
-            attend_split(query, cells, seen.ids ? seen.ids + first : nullptr, first, count, result(row, head, split));
+        const CellRun run{seen.ids ? seen.ids + first : nullptr, first, count};
+        const float *queries[kMostGroup];
+        float *results[kMostGroup];
+        for (int begin = 0; begin < group; begin += kMostGroup) {
+            const int heads = std::min(kMostGroup, group - begin);
+            for (int i = 0; i < heads; ++i) {
+                const int head = kv_head * group + begin + i;
+                queries[i] = projected(row) + head * at_.query_step;
+                results[i] = result(row, head, split);
+            }
+            attend_split(cells, run, queries, heads, results);
         }
     }
 
     void merge(float *attended) {
         const int64_t out_width = int64_t{weights_.query_heads} * weights_.head_dim;
-        for (size_t row = 0; row < rows_.size(); ++row) {
+        for_rows(model_.pool, count_, out_width, [&](int64_t row, int) {
             for (int head = 0; head < weights_.query_heads; ++head) {
                 float *to = attended + row * out_width + int64_t{head} * weights_.head_dim;
                 merge_splits(result(row, head, 0), rows_[row].splits, weights_.head_dim, to);
-                const float *query = projected_ + row * width_ + head * at_.query_step;
+                const float *query = projected(row) + head * at_.query_step;
                 if (weights_.has_gate) sigmoid_times(to, query + weights_.head_dim, weights_.head_dim, to);
             }
-        }
+        });
     }
 
     StrataModel &model_;
@@ -180,9 +209,9 @@ private:
     const Columns at_;
     const int64_t width_;
     const float *projected_;
-    std::vector<Row> rows_;
-    std::vector<char> is_gathered_;
+    std::vector<Row> rows_;  // of this pass: the window's rows from first_ on
     std::vector<float> scores_;
+    int64_t first_ = 0, count_ = 0;
     int gathered_ = 0;
     int most_splits_ = 1;
 };
@@ -213,7 +242,7 @@ void run_attention(const Part &part, const float *x, float *output) {
     const StrataAttention &weights = model.layers[part.layer].attention;
     const int64_t width = attention_width(weights), half = model.shape.rotary_half;
     const int hidden = model.shape.hidden, rows = window.rows;
-    float *projected = model.stored_rows(window, part.layer), *attended = model.scratch.attended.data();
+    float *projected = part.stored, *attended = model.scratch.attended.data();
     {
         const Clock clock(model.times.dense);
         if (weights.index_heads) {
@@ -225,10 +254,10 @@ void run_attention(const Part &part, const float *x, float *output) {
     {
         const Clock clock(model.times.mixers);
         const Columns at(weights);
-        for (int row = 0; row < rows; ++row) {
+        for_rows(model.pool, rows, width, [&](int64_t row, int) {
             const float *cos_sin = model.scratch.rotation.data() + row * 2 * half;
             prepare_row(weights, at, cos_sin, static_cast<int>(half), projected + row * width);
-        }
+        });
         for (int slot = 0; slot < window.slots; ++slot) {
             const int first = window.bounds[slot];
             write_cells(model, weights, projected + first * width, window.bounds[slot + 1] - first,

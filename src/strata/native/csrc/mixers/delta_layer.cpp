@@ -16,12 +16,11 @@ struct Rows {
     int64_t projected_width, conv_width, gate_width;
 };
 
-Rows rows_of(const StrataModel &model, const StrataWindow &window, int layer) {
-    const Stored &stored = model.stored[layer];
-    const DeltaShape shape = shape_of(model.layers[layer].delta);
-    float *projected = model.stored_rows(window, layer);
-    float *convolved = projected + stored.projected * window.rows;
-    return {projected, convolved, convolved + stored.convolved * window.rows,
+Rows rows_of(const Part &part) {
+    const Stored &stored = part.model.stored[part.layer];
+    const DeltaShape shape = shape_of(part.model.layers[part.layer].delta);
+    float *convolved = part.stored + stored.projected * part.window.rows;
+    return {part.stored, convolved, convolved + stored.convolved * part.window.rows,
             stored.projected, shape.conv_width(), 2 * int64_t{shape.value_heads}};
 }
 
@@ -47,7 +46,7 @@ void run_delta_net(const Part &part, const float *x, float *output) {
     const StrataWindow &window = part.window;
     const StrataDeltaNet &net = model.layers[part.layer].delta;
     const DeltaShape shape = shape_of(net);
-    const Rows rows = rows_of(model, window, part.layer);
+    const Rows rows = rows_of(part);
     const int hidden = model.shape.hidden, count = window.rows;
     float *attended = model.scratch.attended.data(), *final_delta = window.final_delta[part.layer];
     {
@@ -59,9 +58,10 @@ void run_delta_net(const Part &part, const float *x, float *output) {
         const int64_t matrix = int64_t{shape.value_heads} * shape.key_dim * shape.value_dim;
         for (int slot = 0; slot < window.slots; ++slot) {
             const float *tail = window.states[int64_t{slot} * model.shape.layer_count + part.layer].conv_tail;
-            for (int row = window.bounds[slot]; row < window.bounds[slot + 1]; ++row) {
-                prepare_row(net, rows, tail, window.bounds[slot], row);
-            }
+            const int64_t first = window.bounds[slot];
+            for_rows(model.pool, window.bounds[slot + 1] - first, rows.conv_width, [&](int64_t row, int) {
+                prepare_row(net, rows, tail, first, first + row);
+            });
         }
         const int blocks = value_blocks(shape), pieces = shape.value_heads * blocks;
         for_items(model.pool, int64_t{window.slots} * pieces, [&](int64_t item, int) {
@@ -73,14 +73,14 @@ void run_delta_net(const Part &part, const float *x, float *output) {
                      window.states[slot * model.shape.layer_count + part.layer].delta, final_delta + slot * matrix,
                      attended + first * shape.value_width());
         });
-        for (int row = 0; row < count; ++row) {
+        for_rows(model.pool, count, shape.value_width(), [&](int64_t row, int) {
             gated_norm(attended + row * shape.value_width(),
                        rows.projected + row * rows.projected_width + rows.conv_width, net.norm_scale, shape, net.eps,
                        net.gate_is_sigmoid != 0);
-        }
+        });
     }
     const Clock clock(model.times.dense);
-    multiply(model.pool, {&net.out}, attended, count, shape.value_width(), output, hidden);
+    multiply_ordered(model, net.out, attended, count, output);
 }
 
 void commit_delta_net(const Part &part, int slot, int accepted, const StrataLayerState &state,
@@ -88,7 +88,7 @@ void commit_delta_net(const Part &part, int slot, int accepted, const StrataLaye
     StrataModel &model = part.model;
     const StrataDeltaNet &net = model.layers[part.layer].delta;
     const DeltaShape shape = shape_of(net);
-    const Rows rows = rows_of(model, part.window, part.layer);
+    const Rows rows = rows_of(part);
     const int64_t first = part.window.bounds[slot];
     const int tail_rows = net.conv_kernel - 1;
     for (int row = 0; row < tail_rows; ++row) {

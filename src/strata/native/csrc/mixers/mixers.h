@@ -10,6 +10,7 @@ struct StrataMatrices {
     int32_t count;    // 0: there is none
     int32_t outputs;  // rows of all parts together
     const StrataMatrix *parts[4];
+    const int32_t *order;  // [columns]: column j of the parts belongs to input order[j]; null: as they stand
 };
 
 // Reading residual streams: grouped norm, low-rank gates; `down` holds the strengths of the write below the low rank.
@@ -47,7 +48,7 @@ struct StrataNgram {
     StrataMatrices key, value;  // of the table's rows; count 0: the layer has no n-gram block
     const float *key_scale, *query_scale, *conv_scale;
     const float *conv;   // [conv_kernel, streams * hidden]
-    const float *table;  // [table rows, embed_dim / heads]; null: the window brings the rows
+    StrataMatrices table;  // [table rows, embed_dim / heads]; count 0: the window brings the rows
     const int64_t *head_sizes, *multipliers;
     int32_t ngram_size, heads_per_ngram, embed_dim, conv_kernel;
     int64_t end_of_text;
@@ -85,8 +86,8 @@ struct StrataModelShape {
     float eps;
     int32_t reserved2;
     const StrataLayer *layers;
-    const float *embedding;  // [vocabulary, hidden]
     const double *frequencies;  // [rotary_half]
+    StrataMatrices embedding;   // [vocabulary, hidden]
     StrataResidual final_residual;
     const float *final_norm;
     StrataMatrices head;
@@ -143,6 +144,17 @@ struct StrataNewState {
 // [layers] (the slot's state as it is now), the delta state is replayed from the stored inputs unless its place is null.
 STRATA_API int32_t strata_commit(StrataModel *model, const StrataWindow *window, int32_t slot, int32_t accepted,
                                  const StrataLayerState *states, const StrataNewState *replaced);
+
+// A read: rows of one slot that all become state. Its layers are called one after another, each in its own call, so that
+// the caller may stop between them; the last one computes the logits. `stored` holds strata_read_floats(rows) and may be
+// overwritten between the calls. New states and final delta states are as for a commit; cells are written behind the
+// committed ones. Every row has the bits that a window gives it.
+STRATA_API int64_t strata_read_floats(const StrataModel *model, int32_t rows);
+STRATA_API int32_t strata_read_layer(StrataModel *model, const StrataWindow *window, int32_t layer,
+                                     const StrataNewState *replaced);
+
+// to [count, columns] = the table's rows of these numbers, their values as published.
+STRATA_API int32_t strata_table_rows(const StrataMatrices *table, const int64_t *rows, int64_t count, float *to);
 
 // Nanoseconds since creation, by part.
 struct StrataTimes {

@@ -10,17 +10,20 @@
 namespace strata {
 namespace {
 
-STRATA_CLONES float dot_row(const float *a, const float *b, int64_t count) { return dot(a, b, count); }
+// The weight of the shared expert's row in the combination.
+STRATA_CLONES float gate_of(const float *x, const float *gate, int64_t count) {
+    return sigmoid_of(dot(x, gate, count));
+}
 
 // down(silu(gate x) * (up x)), gate and up side by side.
 void gated_mlp(StrataModel &model, const StrataMlp &mlp, const float *x, int rows, float *output) {
     const int hidden = model.shape.hidden, width = mlp.width;
     float *both = model.scratch.shared.data();
     multiply(model.pool, {&mlp.gate_up}, x, rows, hidden, both, 2 * int64_t{width});
-    for (int row = 0; row < rows; ++row) {
-        float *gate = both + int64_t{row} * 2 * width;
-        require(strata_silu_mul(gate, gate + width, gate, width));
-    }
+    for_rows(model.pool, rows, width, [&](int64_t row, int) {
+        float *gate = both + row * 2 * width;
+        strata_silu_mul(gate, gate + width, gate, width);  // its only failure is a null pointer
+    });
     multiply(model.pool, {&mlp.down}, both, rows, 2 * int64_t{width}, output, hidden);
 }
 
@@ -58,17 +61,17 @@ void run_mlp(const Part &part, const float *x, float *output) {
     {
         const Clock clock(model.times.dense);
         multiply(model.pool, {&mlp.router}, x, rows, hidden, scratch.logits.data(), mlp.experts);
-        for (int row = 0; row < rows; ++row) {
-            route(scratch.logits.data() + int64_t{row} * mlp.experts, mlp.experts, mlp.per_token, mlp.normalize != 0,
+        for_rows(model.pool, rows, mlp.experts, [&](int64_t row, int) {
+            route(scratch.logits.data() + row * mlp.experts, mlp.experts, mlp.per_token, mlp.normalize != 0,
                   scratch.ids.data() + row * mlp.per_token, scratch.weights.data() + row * mlp.per_token);
-        }
+        });
         if (mlp.width) {
             shared = scratch.shared_rows.data();
             gated_mlp(model, mlp, x, rows, shared);
             if (mlp.shared_gate) shared_weights = scratch.shared_weights.data();
-            for (int row = 0; row < rows && mlp.shared_gate; ++row) {
-                shared_weights[row] = sigmoid_of(dot_row(x + int64_t{row} * hidden, mlp.shared_gate, hidden));
-            }
+            for_rows(model.pool, mlp.shared_gate ? rows : 0, hidden, [&](int64_t row, int) {
+                shared_weights[row] = gate_of(x + row * hidden, mlp.shared_gate, hidden);
+            });
         }
     }
     if (part.window.routed) {

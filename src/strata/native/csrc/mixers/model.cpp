@@ -88,11 +88,12 @@ int32_t strata_model_create(const StrataModelShape *shape, StrataPool *pool, Str
     return strata::guarded([&] {
         if (const int32_t refused = check_sizes(*shape)) return refused;
         const std::vector<StrataLayer> layers(shape->layers, shape->layers + shape->layer_count);
-        auto made = new StrataModel{*shape, pool, layers, {}, {}, 0, {}, {}};
+        auto made = new StrataModel{*shape, pool, layers, {}, {}, 0, 0, {}, {}};
         for (const StrataLayer &layer : made->layers) {
             made->stored.push_back(stored_of(*made, layer));
             made->stored_before.push_back(made->stored_width);
             made->stored_width += made->stored.back().width();
+            made->widest_stored = std::max(made->widest_stored, made->stored.back().width());
         }
         *model = made;
         return int32_t{STRATA_OK};
@@ -106,5 +107,7 @@ int64_t strata_model_struct_bytes() {
 void strata_model_destroy(StrataModel *model) { delete model; }
 
 int64_t strata_window_floats(const StrataModel *model, int32_t rows) { return model->stored_width * rows; }
+
+int64_t strata_read_floats(const StrataModel *model, int32_t rows) { return model->widest_stored * rows; }
 
 void strata_model_times(const StrataModel *model, StrataTimes *times) { *times = model->times; }

@@ -17,8 +17,10 @@ constexpr int kMostTaps = 64;   // of a convolution
 // Everything that is written between the first and the last operation of a window.
 struct Scratch {
     int rows = 0;
+    int64_t rotated_from = -1;  // position of the first row in `rotation`, where its rows are one slot's
+    int rotated_rows = 0;
     std::vector<float> normed, low, gates, mixed, output, attended, splits, rotation, logits, weights, expert_rows,
-        shared, shared_rows, shared_weights, values, embeddings;
+        shared, shared_rows, shared_weights, values, embeddings, ordered;
     std::vector<int32_t> ids, job_rows, job_slots;
     std::vector<StrataExpertJob> jobs;
     std::vector<int64_t> cells;
@@ -52,9 +54,22 @@ inline void require(int32_t status) {
     if (status != STRATA_OK) throw Failure{status};
 }
 
+// Rows are shared between threads where there is enough to do: 8,192 values take some 2 us, a wake-up about 1.
+constexpr int64_t kFewValues = 8192;
+template <class F>
+void for_rows(StrataPool *pool, int64_t rows, int64_t width, F &&work) {
+    if (rows * width < kFewValues) {
+        for (int64_t row = 0; row < rows; ++row) work(row, 0);
+        return;
+    }
+    for_items(pool, rows, work);
+}
+
 // y[:, part after part] = parts times x; `groups` read the same x and write side by side.
 void multiply(StrataPool *pool, std::initializer_list<const StrataMatrices *> groups, const float *x, int rows,
               int64_t x_stride, float *y, int64_t y_stride);
+// y [rows, outputs] = matrices whose columns may stand in an order of their own times x [rows, columns].
+void multiply_ordered(StrataModel &model, const StrataMatrices &matrices, const float *x, int rows, float *y);
 
 }  // namespace strata
 
@@ -64,13 +79,14 @@ struct StrataModel {
     std::vector<StrataLayer> layers;
     std::vector<strata::Stored> stored;          // [layers]
     std::vector<int64_t> stored_before;          // [layers] floats a row of the layers before
-    int64_t stored_width = 0;
+    int64_t stored_width = 0;                    // of all layers
+    int64_t widest_stored = 0;                   // of one
     strata::Scratch scratch;
     StrataTimes times{};
 
     int64_t width() const { return int64_t{shape.streams} * shape.hidden; }
     void make_room(int rows);
-    // The layer's stored rows inside a window's `stored`.
+    // Where a window keeps the layer's stored rows.
     float *stored_rows(const StrataWindow &window, int layer) const {
         return window.stored + stored_before[layer] * window.rows;
     }
@@ -90,6 +106,7 @@ struct Part {
     StrataModel &model;
     const StrataWindow &window;
     int layer;
+    float *stored;  // the layer's stored rows
 };
 void run_delta_net(const Part &part, const float *x, float *output);
 void run_attention(const Part &part, const float *x, float *output);

@@ -5,6 +5,7 @@
 #include "lanes.h"
 #include "model.h"
 #include "norm.h"
+#include "table.h"
 
 namespace strata {
 namespace {
@@ -25,7 +26,7 @@ void gather_row(const StrataNgram &ngram, const int64_t *history, const int64_t 
         is_over = is_over || back == ngram.end_of_text;
         mixed ^= back * ngram.multipliers[reach];
         for (int each = 0; each < ngram.heads_per_ngram; ++each, ++head) {
-            std::copy_n(ngram.table + (mixed % ngram.head_sizes[head] + offset) * width, width, to + head * width);
+            table_row(ngram.table, mixed % ngram.head_sizes[head] + offset, to + head * width);
             offset += ngram.head_sizes[head];
         }
     }
@@ -57,16 +58,16 @@ void add_ngrams(const Part &part, float *streams) {
     const float eps = model.shape.eps;
     Scratch &scratch = model.scratch;
     const Stored &stored = model.stored[part.layer];
-    float *normed = model.stored_rows(window, part.layer) + (stored.width() - stored.ngram) * window.rows;
+    float *normed = part.stored + (stored.width() - stored.ngram) * window.rows;
     const float *rows = window.ngram_rows ? window.ngram_rows[part.layer] : nullptr;
     if (!rows) {
         for (int slot = 0; slot < window.slots; ++slot) {
             const int first = window.bounds[slot];
             const int64_t *history = window.states[int64_t{slot} * model.shape.layer_count + part.layer].history;
-            for (int row = first; row < window.bounds[slot + 1]; ++row) {
-                gather_row(ngram, history, window.token_ids + first, row - first,
-                           scratch.embeddings.data() + int64_t{row} * ngram.embed_dim);
-            }
+            for_rows(model.pool, window.bounds[slot + 1] - first, ngram.embed_dim, [&](int64_t row, int) {
+                gather_row(ngram, history, window.token_ids + first, static_cast<int>(row),
+                           scratch.embeddings.data() + (first + row) * ngram.embed_dim);
+            });
         }
         rows = scratch.embeddings.data();
     }
@@ -76,21 +77,27 @@ void add_ngrams(const Part &part, float *streams) {
     for (int slot = 0; slot < window.slots; ++slot) {
         const int64_t first = window.bounds[slot];
         const float *tail = window.states[int64_t{slot} * model.shape.layer_count + part.layer].ngram_tail;
-        for (int64_t row = first; row < window.bounds[slot + 1]; ++row) {
+        const int64_t rows_of_slot = window.bounds[slot + 1] - first;
+        for_rows(model.pool, rows_of_slot, width, [&](int64_t offset, int) {
+            const int64_t row = first + offset;
             float *key = values + row * both, *gated = keys + row * width, *query = queries + row * width;
             grouped_rms_norm(key, ngram.key_scale, width, count, eps, key);
             grouped_rms_norm(streams + row * width, ngram.query_scale, width, count, eps, query);
             gate_values(key, query, key + width, count, model.shape.hidden, gated);
             grouped_rms_norm(gated, ngram.conv_scale, width, count, eps, normed + row * width);
+        });
+        for_rows(model.pool, rows_of_slot, width, [&](int64_t offset, int) {
+            const int64_t row = first + offset;
+            float *gated = keys + row * width, *convolved = queries + row * width;
             const float *past[kMostTaps];
             for (int tap = 0; tap < ngram.conv_kernel; ++tap) {
                 const int64_t back = row - first - tail_rows + int64_t{tap} * ngram.ngram_size;
                 past[tap] = row_or_tail(tail, tail_rows, normed + first * width, width, width, back);
             }
-            convolve_row(past, ngram.conv, ngram.conv_kernel, width, query);
-            add_row(query, width, gated);
+            convolve_row(past, ngram.conv, ngram.conv_kernel, width, convolved);
+            add_row(convolved, width, gated);
             add_row(gated, width, streams + row * width);
-        }
+        });
     }
 }
 
@@ -101,8 +108,7 @@ void commit_ngrams(const Part &part, int slot, int accepted, const StrataLayerSt
     const Stored &stored = model.stored[part.layer];
     const int64_t width = model.width(), first = part.window.bounds[slot];
     const int tail_rows = (ngram.conv_kernel - 1) * ngram.ngram_size, history = ngram.ngram_size - 1;
-    const float *normed =
-        model.stored_rows(part.window, part.layer) + (stored.width() - stored.ngram) * part.window.rows + first * width;
+    const float *normed = part.stored + (stored.width() - stored.ngram) * part.window.rows + first * width;
     for (int row = 0; row < tail_rows; ++row) {
         const float *from = row_or_tail(state.ngram_tail, tail_rows, normed, width, width, accepted - tail_rows + row);
         std::copy_n(from, width, replaced.ngram_tail + row * width);

@@ -3,6 +3,7 @@
 #include "lanes.h"
 #include "model.h"
 #include "norm.h"
+#include "table.h"
 
 namespace strata {
 namespace {
@@ -40,32 +41,22 @@ STRATA_CLONES void finish_low(float *low, int low_rank, int outputs, int streams
     for (int i = low_rank; i < outputs; ++i) low[i] = 2.0f * sigmoid_of(low[i]);
 }
 
-// Rows are shared between threads where there is enough to do: a row of 2,560 x 4 takes some 10 us, a wake-up about 1.
-template <class F>
-void for_rows(StrataModel &model, int rows, F &&work) {
-    if (rows * model.width() < 8192) {
-        for (int row = 0; row < rows; ++row) work(row, 0);
-        return;
-    }
-    for_items(model.pool, rows, work);
-}
-
 }  // namespace
 
 void read_streams(StrataModel &model, const StrataResidual &weights, const float *streams, int rows, float *x) {
     const int64_t width = model.width(), outputs = weights.down.outputs;
     Scratch &scratch = model.scratch;
     float *normed = scratch.normed.data(), *low = scratch.low.data(), *gates = scratch.gates.data();
-    for_rows(model, rows, [&](int64_t row, int) {
+    for_rows(model.pool, rows, width, [&](int64_t row, int) {
         grouped_rms_norm(streams + row * width, weights.norm_scale, width, model.shape.streams, model.shape.eps,
                          normed + row * width);
     });
     multiply(model.pool, {&weights.down}, normed, rows, width, low, outputs);
-    for (int row = 0; row < rows; ++row) {
+    for_rows(model.pool, rows, outputs, [&](int64_t row, int) {
         finish_low(low + row * outputs, weights.low_rank, static_cast<int>(outputs), model.shape.streams);
-    }
+    });
     multiply(model.pool, {&weights.up}, low, rows, outputs, gates, width);
-    for_rows(model, rows, [&](int64_t row, int) {
+    for_rows(model.pool, rows, width, [&](int64_t row, int) {
         const int64_t at = row * width;
         mix_row(gates + at, normed + at, model.shape.streams, model.shape.hidden, x + row * model.shape.hidden);
     });
@@ -75,9 +66,10 @@ void write_streams(
     StrataModel &model, const StrataResidual &weights, const float *output, int rows, float *streams) {
     const float *low = model.scratch.low.data();
     const int hidden = model.shape.hidden;
-    for_rows(model, rows, [&](int64_t row, int) {
+    const int64_t width = model.width();
+    for_rows(model.pool, rows, width, [&](int64_t row, int) {
         write_row(output + row * hidden, low + row * weights.down.outputs + weights.low_rank, model.shape.streams, hidden,
-                  streams + row * model.width());
+                  streams + row * width);
     });
 }
 
@@ -86,20 +78,21 @@ void join_streams(StrataModel &model, const StrataWindow &window, float *streams
     const int rows = window.rows, hidden = model.shape.hidden;
     const int64_t width = model.width();
     Scratch &scratch = model.scratch;
-    for (int row = 0; row < rows; ++row) {
-        const float *embedding = model.shape.embedding + window.token_ids[row] * hidden;
-        rms_norm(embedding, join.embedding_scale, hidden, model.shape.eps, scratch.mixed.data() + row * hidden);
+    for_rows(model.pool, rows, width, [&](int64_t row, int) {
+        float *embedding = scratch.mixed.data() + row * hidden;
+        table_row(model.shape.embedding, window.token_ids[row], embedding);
+        rms_norm(embedding, join.embedding_scale, hidden, model.shape.eps, embedding);
         rms_norm(window.joined_hidden + row * width, join.hidden_scale, width, model.shape.eps,
                  scratch.normed.data() + row * width);
-    }
+    });
     multiply(model.pool, {&join.embedding_map}, scratch.mixed.data(), rows, hidden, scratch.output.data(), hidden);
     // the map is the same for every stream, so the streams are its rows
     multiply(model.pool, {&join.hidden_map}, scratch.normed.data(), rows * model.shape.streams, hidden, streams, hidden);
-    for (int row = 0; row < rows; ++row) {
+    for_rows(model.pool, rows, width, [&](int64_t row, int) {
         for (int stream = 0; stream < model.shape.streams; ++stream) {
             add_row(scratch.output.data() + row * hidden, hidden, streams + row * width + stream * hidden);
         }
-    }
+    });
 }
 
 }  // namespace strata

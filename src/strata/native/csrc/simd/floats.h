@@ -159,9 +159,4 @@ void add_scaled(float weight, const float *row, float *total, int64_t count) {
                       [weight](auto a, auto b) { return Ops::fma(Ops::set_float(weight), a, b); });
 }
 
-template <class Ops>
-constexpr strata::KernelSet make_kernels() {
-    return {Ops::quantize, packed_tile<Ops>, float_tile<Ops>, silu_mul<Ops>, add_scaled<Ops>, Ops::read_bytes};
-}
-
 }  // namespace

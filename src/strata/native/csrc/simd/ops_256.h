@@ -29,8 +29,11 @@ struct Ops256 : Dot {
     using Table = __m256i;
     static constexpr int kRows = 8;
     static constexpr int kUnrolledRows = 1;
+    static constexpr int kPanelVectors = 2;
+    static constexpr int kFloatGroup = 4;
 
     static Int load(const void *at) { return _mm256_loadu_si256(static_cast<const __m256i *>(at)); }
+    static void store(void *at, Int v) { _mm256_storeu_si256(static_cast<__m256i *>(at), v); }
     static Int zero() { return _mm256_setzero_si256(); }
     static Int set_int(int32_t value) { return _mm256_set1_epi32(value); }
     static Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }

@@ -3,6 +3,8 @@
 // Written once for every instruction set and code; `Ops` is one of simd/ops_*.h.
 #pragma once
 
+#include <type_traits>
+
 #include "codes/codes.h"
 #include "kernels.h"
 #include "simd/scales.h"
@@ -14,6 +16,12 @@ using strata::Row;
 
 constexpr int kChunk = 32;  // blocks: a chunk of code4 is 8 KiB, its scales 2 or 4 KiB; a multiple of 8 keeps the lanes
 constexpr int kLanes = 8;
+// How far ahead of the decoder lines are asked for, into the L2 cache: into L1, whose few miss buffers then stall the
+// decoder, a Zen 4 core loses a fifth; 4 to 16 KiB are alike on a Xeon, 2 KiB lose a tenth there, none a quarter.
+constexpr int kCodesAhead = 8192;
+constexpr int kScalesAhead = 1024;
+template <int N>
+using Number = std::integral_constant<int, N>;
 constexpr int kGroup = 4;
 // Activation rows that go together when `left` are left: 4, 2 or 1, so that three loops are compiled and not four.
 inline int group_of(int left) { return left >= kGroup ? kGroup : (left >= 2 ? 2 : 1); }
@@ -21,10 +29,9 @@ inline int group_of(int left) { return left >= kGroup ? kGroup : (left >= 2 ? 2 
 // What a chunk needs of one activation row.
 struct Operand {
     const int8_t *q;      // 32 a block
-    const float *d;       // a block
-    const int32_t *sums;  // of q: two a block
-    alignas(64) int32_t start[kChunk * 2];  // what the integer sum begins with: takes the bias of the codes back
-    alignas(64) float total[kChunk * 2];    // the sums as floats, for the mins
+    const float *d;        // a block
+    const int32_t *start;  // what the integer sum begins with: takes the bias of the codes back
+    const float *total;    // sums of q as floats, for the mins
 };
 
 struct Chunk {
@@ -41,15 +48,13 @@ struct Decoder {
     int32_t bias;
 };
 
-template <class Ops, int Parts>
-void point_at(Operand &operand, const Row &row, int64_t first, int blocks, int32_t bias, bool has_min) {
-    operand.q = row.q + first * 32;
-    operand.d = row.d + first;
+template <int Parts>
+void fill_starts(const Row &row, int64_t first, int blocks, int32_t bias, bool has_min, int32_t *start, float *total) {
     const int32_t *sums = row.sums + first * 2;
     for (int i = 0; i < blocks * Parts; ++i) {
         const int32_t sum = Parts == 2 ? sums[i] : sums[2 * i] + sums[2 * i + 1];
-        operand.start[i] = -bias * sum;
-        if (has_min) operand.total[i] = static_cast<float>(sum);
+        start[i] = -bias * sum;
+        if (has_min) total[i] = static_cast<float>(sum);
     }
 }
 
@@ -95,8 +100,6 @@ inline __attribute__((always_inline)) void block_step(const Chunk &c, int b, int
     using Int = typename Ops::Int;
     using Float = typename Ops::Float;
     const uint8_t *codes = c.codes + b * Code::kBlockBytes + part * 4;
-    if (part == 0)
-        for (int line = 0; line < Code::kBlockBytes; line += 64) __builtin_prefetch(codes + Code::kAhead + line, 0, 2);
     Int words[8];
     if constexpr (Counts)
         Code::template decode_counting<Ops>(codes, words);
@@ -129,6 +132,8 @@ void chunk_rows(const Chunk &c, const Decoder<Ops> &decoder, const Operand *x, f
     for (int part = 0; part < kTileRows; part += Ops::kRows) {
         Float sums[Rows][kLanes];  // registers where they are enough
         const auto step = [&](int b, int l) {
+            const uint8_t *ahead = c.codes + b * Code::kBlockBytes + kCodesAhead;
+            for (int line = 0; part == 0 && line < Code::kBlockBytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
             block_step<Ops, Code, Counts, Rows, Parts, HasMin>(c, b, part, decoder, x, &sums[0][l], kLanes);
         };
         for (int r = 0; r < Rows; ++r)
@@ -162,6 +167,8 @@ void finish_row(const float *lanes, int count, float post_scale, float *out) {
 template <class Ops, class Code, bool Counts, int Parts, bool HasMin>
 void walk_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int count, float *out) {
     alignas(64) float lanes[kMostRows * kLanes * kTileRows];
+    alignas(64) int32_t start[kGroup][kChunk * 2];
+    alignas(64) float total[kGroup][kChunk * 2];
     Operand x[kGroup];
     Chunk chunk;
     const Decoder<Ops> decoder = {Ops::table(m.table), Counts ? -m.table[0] : Ops::kBias};
@@ -178,8 +185,11 @@ void walk_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int count, 
         ask_for_scales(m, {tile, run.first + run.count, run.count, 0});
         for (int r = 0, group; r < count; r += group) {
             group = group_of(count - r);
-            for (int i = 0; i < group; ++i)
-                point_at<Ops, Parts>(x[i], rows[r + i], first, chunk.blocks, decoder.bias, HasMin);
+            for (int i = 0; i < group; ++i) {
+                const Row &row = rows[r + i];
+                fill_starts<Parts>(row, first, chunk.blocks, decoder.bias, HasMin, start[i], total[i]);
+                x[i] = {row.q + first * 32, row.d + first, start[i], total[i]};
+            }
             float *at = lanes + r * kLanes * kTileRows;
             if (group == 1) chunk_rows<Ops, Code, Counts, 1, Parts, HasMin>(chunk, decoder, x, at);
             if (group == 2) chunk_rows<Ops, Code, Counts, 2, Parts, HasMin>(chunk, decoder, x, at);
@@ -190,15 +200,6 @@ void walk_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int count, 
         finish_row<Ops>(lanes + i * kLanes * kTileRows, kLanes, m.post_scale, out + i * kTileRows);
 }
 
-template <class Ops, class Code, bool Counts>
-void choose_walk(const StrataMatrix &m, int64_t tile, const Row *rows, int count, float *out) {
-    const bool halves = m.sub_block == 16, has_min = m.min_kind != STRATA_MIN_NONE;
-    if (halves && has_min) return walk_tile<Ops, Code, Counts, 2, true>(m, tile, rows, count, out);
-    if (halves) return walk_tile<Ops, Code, Counts, 2, false>(m, tile, rows, count, out);
-    if (has_min) return walk_tile<Ops, Code, Counts, 1, true>(m, tile, rows, count, out);
-    walk_tile<Ops, Code, Counts, 1, false>(m, tile, rows, count, out);
-}
-
 // Whether the table is its first entry and then one more each time: true of most formats.
 inline bool counts_up(const int8_t *table, int entries) {
     for (int i = 1; i < entries; ++i)
@@ -206,13 +207,28 @@ inline bool counts_up(const int8_t *table, int entries) {
     return true;
 }
 
-template <class Ops>
-void packed_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int32_t count, float *out) {
+// Calls use(code, counts, parts, has_min) with what the matrix is, as types.
+template <class Ops, class Use>
+void with_walk(const StrataMatrix &m, Use &&use) {
+    const auto with_parts = [&](auto code, auto counts) {
+        const bool halves = m.sub_block == 16, has_min = m.min_kind != STRATA_MIN_NONE;
+        if (halves && has_min) return use(code, counts, Number<2>{}, Number<1>{});
+        if (halves) return use(code, counts, Number<2>{}, Number<0>{});
+        if (has_min) return use(code, counts, Number<1>{}, Number<1>{});
+        use(code, counts, Number<1>{}, Number<0>{});
+    };
     with_code(m.code, [&](auto code) {
         using Code = decltype(code);
         if constexpr (Code::kCanCount && Ops::kTakesAnyByte)
-            if (counts_up(m.table, 1 << Code::kNumber)) return choose_walk<Ops, Code, true>(m, tile, rows, count, out);
-        choose_walk<Ops, Code, false>(m, tile, rows, count, out);
+            if (counts_up(m.table, 1 << Code::kNumber)) return with_parts(code, Number<1>{});
+        with_parts(code, Number<0>{});
+    });
+}
+
+template <class Ops>
+void packed_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int32_t count, float *out) {
+    with_walk<Ops>(m, [&](auto code, auto counts, auto parts, auto has_min) {
+        walk_tile<Ops, decltype(code), counts.value, parts.value, has_min.value>(m, tile, rows, count, out);
     });
 }
 

@@ -70,6 +70,11 @@ inline void ask_for(const void *array, int64_t first, int64_t size) {
     for (int64_t line = 0; line < size; line += 64) __builtin_prefetch(at + line, 0, 2);
 }
 
+inline int scale_bytes(int32_t kind) {
+    static constexpr int kScaleBytes[] = {2, 1, 1, 1, 4};
+    return kScaleBytes[kind];
+}
+
 // Asks for the scales and mins of a run that is decoded later; it may reach into the next tile or past the end.
 inline void ask_for_scales(const StrataMatrix &m, const ScaleRun &run) {
     static constexpr int kScaleBytes[] = {2, 1, 1, 1, 4};
