@@ -156,7 +156,7 @@ class ServerSettings:
     host: str = setting("127.0.0.1", "address to listen on; one that others can reach needs an API key")
     port: int = setting(8080, "port to listen on; 0: any free one", minimum=0, maximum=65535)
     api_key: str | None = setting(None, "keys that clients must send, separated by commas; not given: none")
-    api_key_file: Path | None = setting(None, "a file of more keys, one a line")
+    api_key_file: str | None = setting(None, "path of a file of more keys, one a line")
     allow_host: str | None = setting(
         None, "names that a Host header may carry besides addresses and localhost, separated by commas"
     )

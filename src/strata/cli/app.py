@@ -20,6 +20,7 @@ from strata.errors import EngineError, StrataError
 from strata.settings import is_debugging
 
 COMMANDS = {
+    "serve": ("strata.cli.serve:serve", "Answer clients of the OpenAI and Anthropic APIs over HTTP."),
     "generate": ("strata.cli.generate:generate", "Answer one prompt, or continue a text."),
     "chat": ("strata.cli.chat:chat", "Talk with a model."),
     "inspect": ("strata.cli.inspect:inspect", "Say what a model is, what it needs and whether this PC can run it."),

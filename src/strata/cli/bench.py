@@ -13,12 +13,14 @@ from rich.text import Text
 
 from strata.bench.peer import PeerPlan, PeerReport, Speed, compare_with_peer
 from strata.cli.bench_kernels import kernels
+from strata.cli.bench_serve import serve
 from strata.cli.console import printable
 from strata.errors import SettingsError
 from strata.hardware import read_cpu
 
 app = App(name="bench", help="Measure.")
 app.command(kernels)
+app.command(serve)
 
 
 @app.command

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
-from strata.settings import EngineSettings, GenerationSettings, describe
+from strata.settings import EngineSettings, GenerationSettings, ServerSettings, describe
 
 
 def as_written(kind: Any, tokens: Sequence[Token]) -> str:
@@ -49,6 +49,7 @@ def _help(line: str, choices: tuple[str, ...]) -> str:
 
 EngineFlags: Any = _flags(EngineSettings)
 GenerationFlags: Any = _flags(GenerationSettings)
+ServerFlags: Any = _flags(ServerSettings)
 
 FLAT = Parameter(name="*")  # the section's fields are flags of the command itself
 

@@ -1,0 +1,68 @@
+"""`strata serve`: the model behind HTTP, for any client of the OpenAI or the Anthropic API.
+
+Knows flags and what is printed; the server is `strata.server`.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from strata.cli.console import printable, write_line
+from strata.cli.exit_codes import EXIT_OK
+from strata.cli.flags import FLAT, EngineFlags, ServerFlags, said
+from strata.errors import SettingsError
+from strata.settings import resolve
+
+if TYPE_CHECKING:
+    from strata.server.parts import Parts
+
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client", "pydantic")
+_GIB = 2**30
+
+
+def serve(
+    model: Path | None = None,
+    /,
+    *,
+    server: Annotated[ServerFlags, FLAT] = None,
+    engine: Annotated[EngineFlags, FLAT] = None,
+) -> int:
+    """Answer clients over HTTP until Ctrl-C.
+
+    Parameters
+    ----------
+    model
+        A model directory or GGUF file; the small model that ships with strata if not given.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise SettingsError(f"strata serve needs {', '.join(missing)}: pip install 'strata-moe[server]'")
+    from strata.server import run
+
+    settings = resolve(said(server, engine))
+    run.serve(None if model is None else str(model), settings, _tell_addresses, _tell_facts)
+    return EXIT_OK
+
+
+def _tell_addresses(parts: "Parts") -> None:
+    for address in parts.addresses:
+        _tell(f"listening on {address}; the model is being loaded")
+
+
+def _tell_facts(parts: "Parts") -> None:
+    facts = parts.service.facts
+    assert facts is not None
+    for notice in facts.notices:
+        write_line(f"note: {notice}")
+    _tell(f"{parts.model_name}: {facts.family}, {facts.parameters:,} parameters, context {facts.context:,} tokens")
+    states = facts.slots * facts.slot_bytes
+    _tell(
+        f"memory: weights {facts.weight_bytes / _GIB:.2f} GiB, {facts.slots} slots of "
+        f"{facts.slot_bytes / _GIB:.2f} GiB, together {(facts.weight_bytes + states) / _GIB:.2f} GiB"
+    )
+    for address in parts.addresses:
+        _tell(f"ready: OpenAI clients use {address}/v1, Anthropic clients {address}")
+
+
+def _tell(line: str) -> None:
+    print(printable(line), flush=True)

@@ -1,0 +1,32 @@
+"""What the routes share: the service, the text side of the model, the settings and the metrics. Decides nothing."""
+
+from dataclasses import dataclass, field
+
+from strata.engine.messages import ModelFacts
+from strata.server.metrics import Metrics
+from strata.server.service import EngineService
+from strata.server.text_side import TextSide
+from strata.settings import Settings
+
+
+@dataclass
+class Parts:
+    """Of one server. The text side comes with the loaded model."""
+
+    service: EngineService
+    settings: Settings
+    metrics: Metrics
+    text: TextSide | None = None
+    addresses: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def model_name(self) -> str:
+        """Under which clients know the model."""
+        facts = self.service.facts
+        return self.settings.server.served_name or (facts.name if facts is not None else "strata")
+
+    def loaded(self) -> tuple[TextSide, ModelFacts]:
+        """Text and facts of the model. ApiError 503 while it is not loaded."""
+        if self.text is None or self.service.facts is None:
+            raise self.service.condition.refusal()
+        return self.text, self.service.facts

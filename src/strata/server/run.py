@@ -1,0 +1,170 @@
+"""A server from its first socket to its last: listen, load, serve, drain, end.
+
+Knows signals, sockets and uvicorn; what is served is `app`'s matter, what is printed the caller's.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import uvicorn
+
+from strata.engine.client import EngineProcess
+from strata.engine.messages import Load, ModelFacts
+from strata.errors import EngineError, ModelError, SettingsError
+from strata.server.app import create_app
+from strata.server.condition import Phase, RestartPolicy
+from strata.server.metrics import Metrics
+from strata.server.parts import Parts
+from strata.server.security import rules_of
+from strata.server.service import DEFAULT_POLICY, EngineLink, EngineService
+from strata.server.text_side import TextSide
+from strata.settings import Settings
+
+CONNECTIONS_SECONDS = 3  # that open connections have to close once every reply has ended
+KEEP_ALIVE_SECONDS = 75  # of an idle connection: longer than clients keep theirs, which else write into a closed one
+_BACKLOG = 2048
+
+
+def make_parts(settings: Settings, launch: Callable[[], EngineLink], policy: RestartPolicy = DEFAULT_POLICY) -> Parts:
+    """The service and what the routes share, over engines that `launch` starts."""
+
+    def prepare(facts: ModelFacts) -> None:
+        if parts.text is None or parts.text.files != facts.tokenizer:
+            before, parts.text = parts.text, TextSide(facts.tokenizer)
+            if before is not None:
+                before.close()
+
+    service = EngineService(launch, prepare, settings.server.max_waiting, policy)
+    parts = Parts(service, settings, Metrics(service))
+    return parts
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to every address that `host` names. Raises SettingsError where that cannot be."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise SettingsError(f"setting host: {host!r} is no address of this machine; 127.0.0.1 is one") from None
+    sockets: list[socket.socket] = []
+    for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+        try:
+            sockets.append(_bound(family, address, sockets[0].getsockname()[1] if sockets and not port else port))
+        except OSError as failure:
+            if sockets and family == socket.AF_INET6:
+                continue  # a machine without IPv6
+            raise SettingsError(
+                f"cannot listen on {host} port {port}: {failure.strerror}; another --port may be free, 0 finds one"
+            ) from failure
+    return sockets
+
+
+def _bound(family: int, address: Sequence[Any], port: int) -> socket.socket:
+    return socket.create_server((address[0], port, *address[2:]), family=family, backlog=_BACKLOG, dualstack_ipv6=False)
+
+
+def addresses_of(sockets: Sequence[socket.socket]) -> tuple[str, ...]:
+    """Where clients find the server."""
+    found = []
+    for listening in sockets:
+        host, port = listening.getsockname()[:2]
+        found.append(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    return tuple(found)
+
+
+def serve(
+    model: str | None,
+    settings: Settings,
+    on_listening: Callable[[Parts], None],
+    on_ready: Callable[[Parts], None],
+) -> None:
+    """Serve until a signal ends it. Raises SettingsError, ModelError or EngineError if it cannot begin."""
+    rules = rules_of(settings.server)
+    sockets = listen(settings.server.host, settings.server.port)
+    load = Load(model, settings.engine)
+    parts = make_parts(settings, lambda: EngineProcess.start(load))
+    parts.addresses = addresses_of(sockets)
+    config = uvicorn.Config(
+        create_app(parts, rules),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=CONNECTIONS_SECONDS,
+    )
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(parts, _Server(config), sockets, on_listening, on_ready))
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See uvicorn."""
+        yield
+
+
+async def _run(
+    parts: Parts,
+    server: _Server,
+    sockets: list[socket.socket],
+    on_listening: Callable[[Parts], None],
+    on_ready: Callable[[Parts], None],
+) -> None:
+    stop, abort = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: abort.set() if stop.is_set() else stop.set())
+    on_listening(parts)
+    service = parts.service
+    serving = asyncio.create_task(server.serve(sockets=sockets))
+    service.start()
+    try:
+        await _until_ready(service, stop)
+        if service.condition.is_ready:
+            on_ready(parts)
+        await stop.wait()
+        await service.drain(parts.settings.server.drain_seconds, abort)
+    finally:
+        await service.close()
+        server.should_exit = True
+        server.force_exit = abort.is_set()
+        await serving
+        if parts.text is not None:
+            parts.text.close()
+
+
+async def _until_ready(service: EngineService, stop: asyncio.Event) -> None:
+    """Until the model is loaded or the server is to stop. Raises what made loading fail."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            changed = asyncio.create_task(service.changed.wait())
+            phase = service.condition.phase
+            if phase is Phase.FAILED:
+                kind = ModelError if service.failure_is_users_mistake else EngineError
+                raise kind(service.last_failure or service.condition.sentence)
+            if phase is Phase.READY:
+                return
+            await asyncio.wait((changed, stopping), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+    finally:
+        stopping.cancel()

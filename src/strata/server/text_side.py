@@ -1,0 +1,166 @@
+"""The model's text as the server needs it: conversations to prompts, and how the reply to a prompt is read.
+
+Knows tokenizer, template and dialect of one model; no API. Its methods compute: call them from a thread.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strata.engine.messages import TokenizerFiles
+from strata.engine.request import TokenRequest
+from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
+from strata.server.errors import ApiError
+from strata.text.chat_template import RenderedPrompt
+from strata.text.reasoning import ReasoningMarkers, ends_in_reasoning, reasoning_markers_of
+from strata.text.reply import ReplyFormat, ReplyReader
+from strata.text.tokenizer import Tokenizer, tokenizer_from_files
+from strata.text.tool_calls.dialect import Tool
+from strata.text.tool_calls.dialects import dialect_of
+from strata.text.tool_calls.grammar import tool_grammar
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What calls of tools a reply may hold."""
+
+    shown: tuple[Mapping[str, Any], ...] = ()  # to the template: {type: function, function: {name, parameters, ..}}
+    allowed: tuple[Tool, ...] = ()
+    is_required: bool = False  # the reply is nothing but calls
+    is_parallel: bool = True  # there may be several
+    is_strict: bool = False  # arguments follow their schemas even where the reply may do without calls
+
+
+NO_CALLS = Calls()
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a chat prompt is made of, in the template's own form."""
+
+    messages: Sequence[Mapping[str, Any]]
+    calls: Calls = NO_CALLS
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    continues_last: bool = False  # the last message is the beginning of the reply
+    asks_for_reply: bool = True
+    notices: tuple[str, ...] = ()  # what was left out
+
+
+@dataclass(frozen=True)
+class ReadyPrompt:
+    """Token ids, how the reply to them is written, and what it must be."""
+
+    token_ids: tuple[int, ...]
+    format: ReplyFormat
+    grammar: GrammarSpec | None = None
+    most_calls: int | None = None  # the reply is over behind so many
+    notices: tuple[str, ...] = ()
+
+
+class TextSide:
+    """One model's text."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self.files = files
+        self.tokenizer: Tokenizer = tokenizer_from_files(files)
+        self._dialect = dialect_of(files.chat_template)
+        self._markers = reasoning_markers_of(self.tokenizer)
+        if self.tokenizer.chat_template is not None:
+            self.tokenizer.chat_template.start()
+
+    @property
+    def takes_arguments_as_text(self) -> bool:
+        """Whether the template shows a call's arguments as they were written, if they are given as text."""
+        return "arguments is string" in (self.files.chat_template or "")
+
+    def close(self) -> None:
+        """Let go of the template's process."""
+        if self.tokenizer.chat_template is not None:
+            self.tokenizer.chat_template.close()
+
+    def render(self, conversation: Conversation) -> RenderedPrompt:
+        """The conversation as the template writes it. RequestError or TemplateError as there."""
+        template = self.tokenizer.chat_template
+        if template is None:
+            raise ApiError(400, "this model has no chat template: use /v1/completions with text", param="messages")
+        messages, sentinel = list(conversation.messages), ""
+        if conversation.continues_last:
+            sentinel = secrets.token_hex(16)
+            messages[-1] = _with_end_mark(messages[-1], sentinel)
+        rendered = template.render(
+            messages,
+            list(conversation.calls.shown) or None,
+            add_generation_prompt=conversation.asks_for_reply and not conversation.continues_last,
+            variables=conversation.variables,
+        )
+        if not sentinel:
+            return rendered
+        before, found, _ = rendered.marked_text.partition(sentinel)
+        if not found:
+            raise ApiError(400, "this model's template does not show the last message: it cannot be continued")
+        return RenderedPrompt(before, rendered.mark)
+
+    def chat(self, conversation: Conversation, content: GrammarSpec | None = None) -> ReadyPrompt:
+        """A prompt to reply to; `content` is what the reply's content must be. Errors as in `render`."""
+        rendered = self.render(conversation)
+        markers, calls = self._markers, conversation.calls
+        inside = markers is not None and ends_in_reasoning(rendered, markers, self.tokenizer)
+        end = self.tokenizer.token_id(markers.closing) if markers is not None and inside else None
+        grammar = self._call_grammar(calls, content, None if inside else markers) if calls.allowed else content
+        return ReadyPrompt(
+            tuple(self.tokenizer.encode_prompt(rendered)),
+            ReplyFormat(markers, inside, self._dialect, calls.allowed),
+            None if grammar is None else replace(grammar, begins_after=end),
+            None if calls.is_parallel else 1,
+            conversation.notices,
+        )
+
+    def _call_grammar(
+        self, calls: Calls, content: GrammarSpec | None, markers: ReasoningMarkers | None
+    ) -> GrammarSpec | None:
+        """The grammar of a reply that may or must call tools; None where nothing is asked of it."""
+        if self._dialect is None:
+            raise ApiError(400, "this model's template knows no tools: leave tools out", param="tools")
+        if not (calls.is_required or calls.is_strict or content is not None):
+            return None
+        is_only_calls = calls.is_required or content is not None
+        source = tool_grammar(
+            self._dialect, calls.allowed, self.tokenizer, is_only_calls, calls.is_parallel, reasoning=markers
+        )
+        if content is not None and not calls.is_required:
+            source = _either(source, content)
+        return GrammarSpec(GrammarKind.LARK, source)
+
+    def plain(self, text: str) -> ReadyPrompt:
+        """A text to continue."""
+        return ReadyPrompt(tuple(self.tokenizer.encode(text, add_special_tokens=True)), ReplyFormat())
+
+    def reader(self, prompt: ReadyPrompt, request: TokenRequest) -> Callable[[], ReplyReader]:
+        """Makes the readers of the replies to a request."""
+        options = request.options
+        shows = options.logprobs is not None
+        return lambda: ReplyReader(self.tokenizer, prompt.format, options.stop, request.stop_token_ids, shows)
+
+
+def _either(calls: str, content: GrammarSpec) -> str:
+    """A grammar of calls, or of a content of JSON instead of them."""
+    schemas = {GrammarKind.JSON_OBJECT: '{"type": "object"}', GrammarKind.JSON_SCHEMA: content.source}
+    if content.kind not in schemas:
+        raise ApiError(
+            400, f"tools and a {content.kind.value} grammar do not go together: leave one out", param="tools"
+        )
+    schema = " ".join(schemas[content.kind].splitlines())
+    return f"start: calling | said\nsaid: %json {schema}\n" + calls.replace("start:", "calling:", 1)
+
+
+def _with_end_mark(message: Mapping[str, Any], mark: str) -> dict[str, Any]:
+    """The message with a word behind its content, at which the rendered prompt is cut."""
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, str):
+        raise ApiError(
+            400,
+            "continue_final_message needs a last message of the assistant with text",
+            param="continue_final_message",
+        )
+    return dict(message, content=content + mark)

@@ -1,0 +1,60 @@
+"""Fields that every API shares: names, contradictions, and what is held against the model."""
+
+import pytest
+
+from strata.engine.request import TokenRequest
+from strata.errors import RequestError
+from strata.sampling.options import SamplingOptions
+from strata.server.asking import SamplingFields, as_api_error, check_token_ids, one_of, token_requests
+from strata.server.errors import ApiError
+from tests.server.fake_engine import facts
+
+
+def test_unknown_fields_are_kept_and_ignored() -> None:
+    body = SamplingFields.model_validate({"temperature": 0.5, "whatever": 1})
+    assert body.other("whatever") == 1 and body.other("temperature") == 0.5 and body.other("nothing") is None
+    assert body.options(5, None).temperature == 0.5
+
+
+def test_names_of_one_option_may_agree_and_not_differ() -> None:
+    same = SamplingFields(repetition_penalty=1.1, repeat_penalty=1.1)
+    assert one_of(same, "repetition_penalty", "repeat_penalty") == 1.1
+    with pytest.raises(ApiError, match="one option"):
+        one_of(SamplingFields(repetition_penalty=1.1, repeat_penalty=1.2), "repetition_penalty", "repeat_penalty")
+
+
+def test_options_we_lack_are_refused_unless_they_change_nothing() -> None:
+    SamplingFields.model_validate({"typical_p": 1.0, "min_tokens": 0, "mirostat": 0}).options(None, None)
+    with pytest.raises(ApiError, match="mirostat is 2"):
+        SamplingFields.model_validate({"mirostat": 2}).options(None, None)
+
+
+def test_the_field_of_an_engines_refusal_is_named() -> None:
+    error = as_api_error(RequestError("top_p is 7; it must be a number from 0 to 1"))
+    assert (error.status, error.param) == (400, "top_p")
+    assert as_api_error(RequestError("something else")).param is None
+
+
+def test_requests_are_numbered_and_end_where_the_model_does() -> None:
+    model = facts()
+    options = SamplingOptions(stop_token_ids=(9,))
+    first, second = token_requests((5, 6), options, model, choices=2)
+    assert (first.choice, second.choice) == (0, 1)
+    assert first.stop_token_ids == model.end_of_text_ids | {9}
+    on = token_requests((5, 6), SamplingOptions(stop_token_ids=(9,), ignore_eos=True), model)
+    assert on == (TokenRequest((5, 6), SamplingOptions(stop_token_ids=(9,), ignore_eos=True), frozenset({9})),)
+
+
+def test_a_prompt_must_leave_room_for_one_token() -> None:
+    model = facts(context=10)
+    assert token_requests((5,) * 9, SamplingOptions(), model)
+    with pytest.raises(ApiError, match="10 tokens and this server's context 10") as refusal:
+        token_requests((5,) * 10, SamplingOptions(), model)
+    assert refusal.value.code == "context_length_exceeded"
+
+
+def test_token_ids_are_those_of_the_model() -> None:
+    check_token_ids([0, 8191], 8192, "prompt")
+    for wrong in (-1, 8192):
+        with pytest.raises(ApiError, match=f"token id {wrong}; this model's ids are 0 to 8191"):
+            check_token_ids([wrong], 8192, "prompt")
