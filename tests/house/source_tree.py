@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "strata"
-SKIPPED_FOLDERS = {"build", "dist", "__pycache__"}  # and hidden ones: caches, environments, the history
+SKIPPED_FOLDERS = {"build", "dist", "__pycache__", "node_modules"}  # and hidden ones: caches, environments, the history
 OUR_HIDDEN_FOLDERS = {".ci"}
 
 
