@@ -57,6 +57,8 @@ def rows_of(token_ids: torch.Tensor, guess: Any = successor) -> torch.Tensor:
 class FakeModel:
     """See `LanguageModel`. `fails_at` is a position at which the model's numbers stop being finite."""
 
+    experts_per_row = 3
+
     def __init__(self, max_position: int = 256, draft_head: "FakeHead | None" = None, fails_at: int = -1) -> None:
         self.config = None
         self.vocabulary_size = VOCABULARY

@@ -22,7 +22,7 @@ class Served:
     """An engine behind a scheduler in this process."""
 
     def __init__(self, model: FakeModel, settings: EngineSettings, slots: int = 2) -> None:
-        engine = TokenEngine(model, settings)
+        self.engine = engine = TokenEngine(model, settings)
         self.check = engine.check
         self.run = RequestRunner(lambda: Scheduler(engine, Limits.of(settings, slots))).run
 
@@ -50,6 +50,13 @@ def test_greedy_reply_is_the_models_own() -> None:
     assert ended.usage.completion_tokens == 7
     assert ended.usage.windows == 6  # the first token comes from reading
     assert model.states[0].tokens == [1, 2, *tokens[:-1]]  # the last token was never read
+
+
+def test_rows_of_experts_are_counted_for_every_row_that_is_computed() -> None:
+    served = Served(FakeModel(draft_head=FakeHead()), EngineSettings(drafts=2))
+    _, ended = run(served, make_request([1] * 10, 8))
+    rows = 10 + ended.usage.windows + ended.usage.drafted_tokens
+    assert served.engine.experts() == {"cpu": rows * FakeModel.experts_per_row}
 
 
 @pytest.mark.parametrize("prompt_tokens", [1, 63, 64, 65, 128, 200])

@@ -108,6 +108,20 @@ def test_turn_after_turn(models: dict[str, LanguageModel], family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_kept_turn_has_the_bits_of_a_fresh_read_where_reads_have_those_of_windows(
+    models: dict[str, LanguageModel], family: str
+) -> None:
+    model, prompt = models[family], text(100, 6)
+    if getattr(model, "fast", None) is None:
+        pytest.skip("no native library: torch reads 64 rows of the delta rule at once")
+    served = Served(model, 2)
+    reply = served.ask(request(prompt, 9)).token_ids
+    turn = served.ask(request([*prompt, *reply, *NEW], 6))
+    assert turn.cached == len(prompt) + 8
+    assert turn.bits == fresh(model, [*prompt, *reply, *NEW], 6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_prompt_again_gives_the_same_bits(models: dict[str, LanguageModel], family: str) -> None:
     model, prompt = models[family], text(150, 4)
     served = Served(model, 2)

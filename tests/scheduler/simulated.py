@@ -70,6 +70,9 @@ class SimulatedEngine:
     def memory(self) -> Mapping[str, int]:
         return {"states": sum(len(slot.tokens) for slot in self.slots.values())}
 
+    def experts(self) -> Mapping[str, int]:
+        return {"cpu": 0}
+
     def run(self, step: Step) -> tuple[SlotResult, ...]:
         self.steps.append(step)
         if isinstance(step, Window):

@@ -10,7 +10,12 @@ import { chromium } from "playwright-core";
 import { startMock } from "./mock_server.mjs";
 
 const { values } = parseArgs({
-  options: { screenshots: { type: "string" }, url: { type: "string" }, question: { type: "string" } },
+  options: {
+    screenshots: { type: "string" },
+    url: { type: "string" },
+    question: { type: "string" },
+    seconds: { type: "string", default: "5" }, // that the monitor is watched before its picture
+  },
 });
 const BROWSERS = [process.env.STRATA_BROWSER, "/usr/bin/chromium", "/usr/bin/google-chrome"];
 const executablePath = BROWSERS.find((path) => path && existsSync(path));
@@ -51,7 +56,7 @@ async function realServer() {
   await shoot(page, "chat");
   await page.getByRole("button", { name: "Monitor" }).click();
   await page.locator(".figures").waitFor();
-  await page.waitForTimeout(5000);
+  await page.waitForTimeout(1000 * Number(values.seconds));
   await shoot(page, "monitor");
   await page.getByRole("button", { name: "Connect" }).click();
   await page.getByText("Settings in use").waitFor();

@@ -33,6 +33,7 @@ class TokenEngine:
         self._slots: dict[int, Slot] = {}
         self._replies: dict[int, Reply] = {}
         self._logprobs: dict[int, PromptLogprobs] = {}
+        self._rows = 0  # computed so far
         self.context = min(settings.context or model.max_position, model.max_position)
 
     @property
@@ -92,6 +93,10 @@ class TokenEngine:
         """Bytes by use, as far as the engine knows them."""
         return {"states": sum(slot.bytes_used() for slot in self._slots.values())}
 
+    def experts(self) -> Mapping[str, int]:
+        """Rows of routed experts computed so far, by where."""
+        return {"cpu": self._rows * self._model.experts_per_row}
+
     def _open(self, step: Open) -> SlotResult:
         request, number = step.request, step.slot
         self._replies.pop(number, None)
@@ -127,6 +132,7 @@ class TokenEngine:
         is_last = step.stop == len(reply.prompt)
         if is_last:
             reply.sampler.prepare()
+        self._rows += step.stop - slot.state.position
         outcome = read_rows(slot, reply, step.stop, logprobs, self._depth)
         if outcome.reason is not None:
             del self._replies[number]
@@ -147,6 +153,7 @@ class TokenEngine:
         }
         try:
             outcomes = run_window(self._model, tuple(parts.values()), self._depth, is_requests_failure)
+            self._rows += sum(1 + len(part.drafts) for part in parts.values())
         except Exception as failure:
             if not is_requests_failure(failure):
                 raise

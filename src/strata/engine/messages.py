@@ -166,7 +166,7 @@ class SlotView:
 class Statistics:
     """Counters since the process started, and the state now."""
 
-    seconds: float  # on the engine's steady clock
+    seconds: float  # since then
     busy_seconds: float
     prompt_tokens: int  # read
     cached_tokens: int  # not read, because a slot had them

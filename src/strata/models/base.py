@@ -64,6 +64,7 @@ class LanguageModel(Protocol):
     config: Any
     vocabulary_size: int
     max_position: int  # rows that a slot may hold at most
+    experts_per_row: int  # rows of routed experts that one row of text takes, all layers together
 
     @property
     def draft_head(self) -> "DraftHead | None":

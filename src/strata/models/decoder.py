@@ -29,6 +29,8 @@ class DecoderLayer:
         self.config = config
         self.weights = weights
         self.observer: RoutingObserver | None = None
+        is_dense = isinstance(weights.mlp, GatedMlpWeights)
+        self.routed_experts = 0 if is_dense else config.mlp.require_moe().experts_per_token
         self.mixer: StatefulPart
         if isinstance(weights.mixer, DeltaNetWeights):
             self.mixer = DeltaNetMixer(weights.mixer, config.require_delta_net())

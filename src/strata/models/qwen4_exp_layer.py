@@ -47,6 +47,7 @@ class Qwen4ExpLayer:
         self.moe_weights, self.moe_shape = experts
         self.ngram = ngram
         self.observer: RoutingObserver | None = None
+        self.routed_experts = self.moe_shape.experts_per_token
 
     def new_state(self) -> LayerState:
         return LayerState(self.mixer.new_state(), self.ngram.new_state() if self.ngram else None)

@@ -45,6 +45,11 @@ class RowModel(ABC):
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
     fast: FastWindows | None = None  # rows in C++; None: in torch, which computes the same within rounding
 
+    @property
+    def experts_per_row(self) -> int:
+        """Rows of routed experts that one row of text takes, all layers together."""
+        return sum(getattr(layer, "routed_experts", 0) for layer in self.layers)
+
     @abstractmethod
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids [rows] -> what the first layer reads [rows, width]."""

@@ -26,11 +26,17 @@ class Counters:
         self.accepted += result.accepted
 
     def statistics(
-        self, now: float, waiting: int, slots: tuple[SlotView, ...], memory: Mapping[str, int]
+        self,
+        *,
+        seconds: float,
+        waiting: int,
+        slots: tuple[SlotView, ...],
+        memory: Mapping[str, int],
+        experts: Mapping[str, int],
     ) -> Statistics:
         """With the state of the moment."""
         return Statistics(
-            seconds=now,
+            seconds=seconds,
             busy_seconds=self.busy_seconds,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
@@ -41,4 +47,5 @@ class Counters:
             waiting=waiting,
             slots=slots,
             memory=dict(memory),
+            experts=dict(experts),
         )

@@ -42,6 +42,10 @@ class StepEngine(Protocol):
         """Bytes by use."""
         ...
 
+    def experts(self) -> Mapping[str, int]:
+        """Rows of routed experts computed so far, by where."""
+        ...
+
 
 class Scheduler:
     """Serves any number of requests in a fixed number of slots. For one thread."""
@@ -56,6 +60,7 @@ class Scheduler:
         self._engine = engine
         self._limits = limits
         self._clock, self._sleep = clock, sleep
+        self._started = clock()
         self._slots = [SlotBook(index) for index in range(limits.slots)]
         self._waiting: deque[Run] = deque()
         self._running: dict[int, SlotBook] = {}  # by the request's number
@@ -118,7 +123,11 @@ class Scheduler:
     def statistics(self) -> Statistics:
         """The counters and the slots now."""
         return self._counters.statistics(
-            self._clock(), len(self._waiting), tuple(map(_view, self._slots)), self._engine.memory()
+            seconds=self._clock() - self._started,
+            waiting=len(self._waiting),
+            slots=tuple(map(_view, self._slots)),
+            memory=self._engine.memory(),
+            experts=self._engine.experts(),
         )
 
     def _decide(self) -> Step | None:
