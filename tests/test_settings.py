@@ -25,6 +25,13 @@ def test_nothing_said_gives_the_defaults() -> None:
     assert resolve(environment={}) == Settings()
 
 
+def test_what_was_said_is_known_wherever_it_was_said_and_whatever_its_value(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[generation]\ntop_k = 0\n")
+    found = resolve({"temperature": 0.0, "seed": None}, environment={"STRATA_THREADS": "4"}, file=file)
+    assert found.said == {"top_k", "temperature", "threads"}
+
+
 def test_users_own_file_is_read_and_the_named_one_wins(tmp_path: Path) -> None:
     own = tmp_path / "strata" / "settings.toml"
     own.parent.mkdir()

@@ -30,6 +30,7 @@ from strata.sampling.grammar_compile import GrammarFactory
 from strata.settings import EngineSettings
 from strata.text.grammar_vocabulary import grammar_vocabulary
 from strata.text.loading import tokenizer_files_of, tokenizer_of
+from strata.text.recommended_sampling import recommended_sampling_of
 from strata.text.text_facts import end_ids_problem
 from strata.text.tokenizer import Tokenizer
 from strata.types import ProgressCallback
@@ -105,6 +106,7 @@ def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
     family = family_of(source.config)
     config = family.parse_config(source.config)
     shapes = family.expected_tensors(config)
+    sampling, wrong = recommended_sampling_of(source)
     return ModelFacts(
         name=loaded.directory.name,
         family=family.name,
@@ -117,7 +119,8 @@ def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
         slot_bytes=loaded.slot_bytes,
         end_of_text_ids=loaded.end_of_text_ids,
         tokenizer=tokenizer_files_of(source),
-        notices=loaded.notices,
+        notices=loaded.notices + wrong,
+        recommended_sampling=sampling,
     )
 
 

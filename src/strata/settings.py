@@ -163,6 +163,11 @@ class ServerSettings:
     cors_origin: str | None = setting(
         None, "origins of pages that may call from a browser, separated by commas, such as https://example.org"
     )
+    tool_dialect: str = setting(
+        "auto",
+        "how the model writes calls of tools: as its chat template teaches (auto), not at all (none), or by name",
+        choices=("auto", "none", "qwen-xml", "hermes-json", "llama-json"),
+    )
     served_name: str | None = setting(None, "the model's name for clients; not given: of its directory or file")
     max_body_mib: int = setting(32, "largest body of a request in MiB", minimum=1, maximum=4096)
     max_waiting: int = setting(512, "most requests that wait for a slot; more are told to come back", minimum=0)
@@ -177,6 +182,7 @@ class Settings:
     engine: EngineSettings = EngineSettings()
     generation: GenerationSettings = GenerationSettings()
     server: ServerSettings = ServerSettings()
+    said: frozenset[str] = frozenset()  # names of the settings that are not defaults, whatever their value
 
 
 SECTIONS: dict[str, type] = {"engine": EngineSettings, "generation": GenerationSettings, "server": ServerSettings}
@@ -201,6 +207,7 @@ def resolve(
         if name not in known:
             raise SettingsError(f"unknown setting {name}{_nearest(name, known)}")
     sections = {}
+    said: set[str] = set()
     for section_name, section in SECTIONS.items():
         values = {}
         for name, (kind, limits) in _fields(section).items():
@@ -212,7 +219,8 @@ def resolve(
             elif name in in_file.get(section_name, {}):
                 values[name] = check(name, in_file[section_name][name], kind, limits, "the settings file")
         sections[section_name] = section(**values)
-    return Settings(**sections)
+        said |= values.keys()
+    return Settings(**sections, said=frozenset(said))
 
 
 def is_debugging() -> bool:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conformance import grammar_run
 from tests.conformance.fuzz_api import fuzz_api
 from tests.conformance.harness import harness
 from tests.conformance.kills import kills
@@ -22,21 +23,37 @@ from tests.conformance.table import Row, as_markdown
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def environment_with(folder: Path | None = None) -> dict[str, str]:
+    """Of a process that imports the sources, and first what lies in a folder."""
+    paths = [str(ROOT / "src"), str(ROOT)]
+    return dict(os.environ, PYTHONPATH=os.pathsep.join([str(folder), *paths] if folder else paths))
+
+
 def sdks(folder: Path | None) -> Row:
     """The SDKs' own tests, with those of the environment or of a folder."""
-    paths = [str(ROOT / "src"), str(ROOT)]
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(folder), *paths] if folder else paths))
+    environment = environment_with(folder)
     versions = subprocess.run(
         [sys.executable, "-c", "import anthropic, openai; print(openai.__version__, anthropic.__version__)"],
         capture_output=True, text=True, env=environment,
     ).stdout.split()  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/server/test_sdks.py"]
+    name = "SDKs openai {}, anthropic {}".format(*(versions or ("?", "?")))
+    return passing(name, "tests/server/test_sdks.py", environment)
+
+
+def recorded_calls() -> Row:
+    """Replies with calls that canitoolcall has recorded, in the dialects that are spoken here, cut in many ways."""
+    name = "canitoolcall's recorded calls, whole and in pieces"
+    return passing(name, "tests/text/test_canitoolcall.py", environment_with())
+
+
+def passing(name: str, tests: str, environment: dict[str, str]) -> Row:
+    """A file of tests that must all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     counted = re.findall(r"(\d+) (passed|failed|error)", ran.stdout) or [(str(ran.stdout.count(".")), "passed")]
     result = ", ".join(f"{count} {what}" for count, what in counted)
     if ran.returncode:
         print(ran.stdout[-4000:], file=sys.stderr)
-    name = "SDKs openai {}, anthropic {}".format(*(versions or ("?", "?")))
     return Row(name, "all pass", result, ran.returncode == 0)
 
 
@@ -57,7 +74,8 @@ def main() -> int:
         "overhead": overhead,
     }
     if not short:
-        parts |= {"sdks": lambda: sdks(None), "harness": harness, "fuzz": lambda: fuzz_api(asked.fuzz_seconds)}
+        parts |= {"sdks": lambda: sdks(None), "calls": recorded_calls, "schemas": grammar_run.row, "harness": harness}
+        parts["fuzz"] = lambda: fuzz_api(asked.fuzz_seconds)
         if asked.old_sdks is not None:
             parts["old-sdks"] = lambda: sdks(asked.old_sdks)
     rows: list[Row] = []

@@ -1,5 +1,6 @@
 """One request after another on a model whose every answer is known: what is read, drawn and counted, when it ends."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from strata.engine.control import RunControl
 from strata.engine.engine import TokenEngine
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
 from strata.errors import RequestError
+from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
 from strata.sampling.options import SamplingOptions
 from strata.scheduler.due import Limits
 from strata.scheduler.runner import RequestRunner
@@ -50,6 +52,23 @@ def test_greedy_reply_is_the_models_own() -> None:
     assert ended.usage.completion_tokens == 7
     assert ended.usage.windows == 6  # the first token comes from reading
     assert model.states[0].tokens == [1, 2, *tokens[:-1]]  # the last token was never read
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_stop_token_is_held_back_until_the_least_tokens_are_there(drafts: int) -> None:
+    served = Served(FakeModel(draft_head=FakeHead()), EngineSettings(drafts=drafts))
+    stop = frozenset(continuation(2, 3)[2:])
+    assert len(run(served, make_request([1, 2], 20, stop))[0]) == 3
+    tokens, ended = run(served, make_request([1, 2], 20, stop, min_tokens=6))
+    assert stop.isdisjoint(tokens[:6])
+    assert (tokens[-1] in stop) == (ended.reason is FinishReason.STOP)
+    assert tokens == run(Served(FakeModel(), EngineSettings()), make_request([1, 2], 20, stop, min_tokens=6))[0]
+
+
+def test_the_least_tokens_and_a_grammar_do_not_go_together() -> None:
+    request = dataclasses.replace(make_request([1], 9, min_tokens=2), grammar=GrammarSpec(GrammarKind.REGEX, "a"))
+    with pytest.raises(RequestError, match="min_tokens is 2 and there is a grammar"):
+        Served(FakeModel(), EngineSettings()).check(request)
 
 
 def test_rows_of_experts_are_counted_for_every_row_that_is_computed() -> None:

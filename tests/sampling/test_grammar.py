@@ -9,7 +9,7 @@ import torch
 
 from strata.errors import EngineError
 from strata.sampling.grammar import Grammar
-from strata.sampling.grammar_spec import GrammarKind
+from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
 from strata.sampling.options import SamplingOptions
 from strata.sampling.sampler import Sampler
 from strata.sampling.token_mask import allowed_ids, allows
@@ -20,6 +20,7 @@ from tests.sampling.grammars import (
     TOOL,
     WIDTH,
     compiled,
+    factory,
     follow,
     next_texts,
     regex,
@@ -181,6 +182,22 @@ def test_a_reply_cannot_end_in_its_reasoning_unless_it_may_be_empty() -> None:
     assert allows(grammar.masks()[0], END)
     grammar.commit([120, END])
     assert grammar.is_finished
+
+
+@pytest.mark.parametrize("kind", [GrammarKind.JSON_SCHEMA, GrammarKind.REGEX])
+def test_reasoning_may_come_first_and_the_grammar_holds_with_and_without_it(kind: GrammarKind) -> None:
+    source = {GrammarKind.JSON_SCHEMA: '{"enum": [12]}', GrammarKind.REGEX: "12"}[kind]
+
+    def fresh() -> Grammar:
+        return factory().compile(GrammarSpec(kind, source, reasoning=(TOOL, THINK_END)))
+
+    assert follow(fresh(), b"12") and not follow(fresh(), b"13") and not follow(fresh(), b"\n12")
+    thought = [TOOL, *b"no 13?\n", THINK_END]
+    assert follow(fresh(), [*thought, *b"\n\n12"]) and not follow(fresh(), [*thought, *b"13"])
+    assert not follow(fresh(), [*thought, *b"\n\n\n12"]) and not follow(fresh(), [*thought, TOOL])
+    assert not follow(fresh(), [*b"1", TOOL]) and not follow(fresh(), [*thought[:-1], END])
+    whole = fresh()
+    assert follow(whole, [*thought, *b"12"]) and (whole.is_finished or allows(whole.masks()[0], END))
 
 
 def test_control_tokens_are_no_text_and_come_where_they_are_named() -> None:

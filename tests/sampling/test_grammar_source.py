@@ -34,6 +34,12 @@ def test_only_behind_reasoning_may_line_ends_come_first() -> None:
     assert "\\n{0,2}" in behind["lark_grammar"] and "\\n{0,2}" not in plain["lark_grammar"]
 
 
+def test_reasoning_that_may_come_first_is_named_by_its_tokens() -> None:
+    form = next(grammar_forms(GrammarSpec(GrammarKind.LARK, "x", reasoning=(7, 8))))
+    head = json.loads(form.source)["grammars"][0]["lark_grammar"]
+    assert "start: (thought NEWLINES)? @body" in head and "thought: <[7]> THOUGHT <[8]>" in head
+
+
 def test_sources_have_a_largest_size_in_bytes() -> None:
     for kind in (GrammarKind.JSON_SCHEMA, GrammarKind.LARK):
         with pytest.raises(RequestError, match=f"has {LARGEST_BYTES + 2:,} bytes"):

@@ -29,6 +29,7 @@ def test_defaults_are_greedy_and_change_nothing() -> None:
         ("logit_bias", [{"5": 1}, {5: 101}, {-1: 1}, {5: math.nan}, {5: None}, [1], None]),
         ("seed", [1.5, 1 << 64, -(1 << 63) - 1, "1"]),
         ("max_tokens", [0, -1, 2.0]),
+        ("min_tokens", [-1, 1.5, True, None]),
         ("stop", ["", ("a", ""), (5,), 5, None]),
         ("stop_token_ids", [(-1,), ("a",), 5]),
         ("ignore_eos", [1, "yes"]),
@@ -58,6 +59,12 @@ def test_values_out_of_range_are_refused_by_name(field: str, values: list[Any]) 
 def test_ends_of_the_ranges_work(field: str, values: list[Any]) -> None:
     for value in values:
         assert getattr(SamplingOptions(**{field: value}), field) == value
+
+
+def test_the_least_tokens_are_at_most_the_most() -> None:
+    assert SamplingOptions(min_tokens=5, max_tokens=5).min_tokens == 5
+    with pytest.raises(RequestError, match="min_tokens is 6; it must be from 0 to max_tokens, which is 5"):
+        SamplingOptions(min_tokens=6, max_tokens=5)
 
 
 def test_stops_may_be_one_string_or_any_sequence() -> None:

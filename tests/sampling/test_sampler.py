@@ -57,6 +57,22 @@ def test_draws_follow_the_distribution(options: SamplingOptions) -> None:
     assert chi_square < limits[int(some.sum()) - 1]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_held_back_comes_no_sooner_than_its_position(temperature: float) -> None:
+    logits = rows(8)
+    logits[:, 7] = 50.0  # the end, far the likeliest
+    options = SamplingOptions(temperature=temperature, seed=3, logprobs=0)
+    sampler = Sampler(options, VOCABULARY)
+    sampler.hold_back({7, VOCABULARY + 5}, until_position=103)
+    draws = [sampler.sample(row, 100 + index) for index, row in enumerate(logits)]
+    assert [draw.token_id == 7 for draw in draws] == [False] * 3 + [True] * 5
+    model = torch.log_softmax(logits[0].double(), dim=-1)[draws[0].token_id]
+    assert draws[0].logprob == pytest.approx(float(model), abs=1e-4)  # of the model's own distribution
+    assert [draw.token_id for draw in sampler.verify(logits[1:5], 101, [d.token_id for d in draws[1:4]])] == [
+        draw.token_id for draw in draws[1:5]
+    ]
+
+
 def test_draws_of_several_replies_and_seeds_differ() -> None:
     logits = torch.zeros(30, VOCABULARY)
     replies = {

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -41,6 +41,7 @@ from strata.types import FinishReason, Usage
 
 SLOTS = 2
 CONTEXT = 512
+NOTHING: Mapping[str, float] = {}
 
 
 @cache
@@ -54,11 +55,12 @@ def tokenizer():
     return tokenizer_from_files(tokenizer_files())
 
 
-def facts(slots: int = SLOTS, context: int = CONTEXT) -> ModelFacts:
+def facts(slots: int = SLOTS, context: int = CONTEXT, sampling: Mapping[str, float] = NOTHING) -> ModelFacts:
     ends = frozenset(tokenizer().eos_token_ids)
     return ModelFacts(
-        "pocket", "qwen4_exp", context, 65536, 8192, 1_000_000, 2_000_000, slots, 1 << 20, ends, tokenizer_files(), ()
-    )
+        "pocket", "qwen4_exp", context, 65536, 8192, 1_000_000, 2_000_000, slots, 1 << 20, ends, tokenizer_files(), (),
+        sampling,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Script:
     reply: Callable[[TokenRequest], Reply] = lambda request: Reply()
     slots: int = SLOTS
     context: int = CONTEXT
+    sampling: Mapping[str, float] = field(default_factory=dict)  # that the model's makers recommend
     load_seconds: float = 0.0
     load_error: LoadFailed | None = None
     dies_at_load: bool = False
@@ -199,7 +202,7 @@ class FakeEngine:
             self._death = "the engine's process has ended with code 1"
             self._wake()
             return
-        self.tell(Ready(facts(script.slots, script.context), 0.1))
+        self.tell(Ready(facts(script.slots, script.context, script.sampling), 0.1))
         self.tell(self.statistics())
 
     def _take(self, message: ToEngine) -> None:

@@ -113,7 +113,7 @@ def test_a_call_that_is_cut_off_is_not_handed_to_anybody_to_run() -> None:
         message = ask(server, tools=[LOOK], max_tokens=14)
         assert message["stop_reason"] == "max_tokens"
         assert [block["type"] for block in message["content"]] == ["text"]
-        assert message["warnings"] == ["a call of 'look' was cut off and is left out"]
+        assert message["warnings"] == ["a call of 'look' was cut off: it cannot be run"]
 
 
 def test_blocks_of_earlier_turns_reach_the_template() -> None:
@@ -159,10 +159,25 @@ def test_the_changing_billing_line_does_not_reach_the_prompt() -> None:
         prompts = []
         for number in (1, 2):
             billing = f"x-anthropic-billing-header: cc_version=2.1; cch={number};"
-            ask(server, system=[{"type": "text", "text": billing}, {"type": "text", "text": "Be kind."}])
-            prompts.append(prompt_of(server))
-        assert prompts[0] == prompts[1]
+            for system in (
+                [{"type": "text", "text": billing}, {"type": "text", "text": "Be kind."}],
+                [{"type": "text", "text": f"{billing}\nBe kind."}],
+                f"{billing}\n\nBe kind.",
+            ):
+                ask(server, system=system)
+                prompts.append(prompt_of(server))
+        assert len(set(prompts)) == 1
         assert "Be kind." in prompts[0] and "billing" not in prompts[0]
+
+
+def test_only_a_line_in_front_is_taken_out_of_the_system_prompt() -> None:
+    with running() as server:
+        ask(server, system="Be kind.\nx-anthropic-billing-header: is a header.")
+        assert "Be kind.\nx-anthropic-billing-header: is a header." in prompt_of(server)
+        ask(server, system="x-anthropic-billing-header: nothing else")
+        alone = prompt_of(server)
+        ask(server)
+        assert alone == prompt_of(server)
 
 
 def test_a_last_turn_of_the_assistant_is_continued() -> None:
@@ -214,6 +229,13 @@ def test_tools_of_a_provider_are_left_out_and_the_message_says_so() -> None:
     with running() as server:
         message = ask(server, tools=[LOOK, {"type": "web_search_20250305", "name": "web_search"}])
         assert "web_search_20250305" in message["warnings"][0]
+
+
+def test_a_thinking_budget_is_not_held_to_and_the_message_says_so() -> None:
+    with running() as server:
+        message = ask(server, thinking={"type": "enabled", "budget_tokens": 1024})
+        assert message["warnings"] == ["thinking.budget_tokens is not held to: this server has no thinking budget"]
+        assert "warnings" not in ask(server, thinking={"type": "adaptive"})
 
 
 def test_tokens_are_counted_with_template_system_and_tools() -> None:

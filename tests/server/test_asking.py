@@ -5,15 +5,23 @@ import pytest
 from strata.engine.request import TokenRequest
 from strata.errors import RequestError
 from strata.sampling.options import SamplingOptions
-from strata.server.asking import SamplingFields, as_api_error, check_token_ids, one_of, token_requests
+from strata.server.asking import (
+    SamplingFields,
+    as_api_error,
+    check_token_ids,
+    one_of,
+    sampling_defaults,
+    token_requests,
+)
 from strata.server.errors import ApiError
+from strata.settings import Settings, resolve
 from tests.server.fake_engine import facts
 
 
 def test_unknown_fields_are_kept_and_ignored() -> None:
     body = SamplingFields.model_validate({"temperature": 0.5, "whatever": 1})
     assert body.other("whatever") == 1 and body.other("temperature") == 0.5 and body.other("nothing") is None
-    assert body.options(5, None).temperature == 0.5
+    assert body.options({}, 5, None).temperature == 0.5
 
 
 def test_names_of_one_option_may_agree_and_not_differ() -> None:
@@ -24,9 +32,28 @@ def test_names_of_one_option_may_agree_and_not_differ() -> None:
 
 
 def test_options_we_lack_are_refused_unless_they_change_nothing() -> None:
-    SamplingFields.model_validate({"typical_p": 1.0, "min_tokens": 0, "mirostat": 0}).options(None, None)
-    with pytest.raises(ApiError, match="mirostat is 2"):
-        SamplingFields.model_validate({"mirostat": 2}).options(None, None)
+    SamplingFields.model_validate({"typical_p": 1.0, "mirostat": 0}).options({}, None, None)
+    for field, value in (("mirostat", 2), ("thinking_token_budget", 100)):
+        with pytest.raises(ApiError, match=f"{field} is {value}; this server has no such option"):
+            SamplingFields.model_validate({field: value}).options({}, None, None)
+
+
+def test_defaults_are_the_apis_then_the_models_then_the_servers() -> None:
+    quiet = sampling_defaults({}, Settings())
+    assert quiet == {"temperature": 1.0}
+    recommended = {"temperature": 0.6, "top_k": 20}
+    assert sampling_defaults(recommended, Settings()) == recommended
+    told = resolve({"temperature": 0.0, "max_tokens": 99}, environment={"STRATA_TOP_P": "0.9"})
+    assert sampling_defaults(recommended, told) == {"temperature": 0.0, "top_k": 20, "max_tokens": 99, "top_p": 0.9}
+
+
+def test_a_request_wins_over_defaults_and_may_ask_for_as_many_as_fit() -> None:
+    defaults = {"temperature": 0.6, "top_k": 20, "max_tokens": 99}
+    options = SamplingFields(temperature=0.0).options(defaults, None, None)
+    assert (options.temperature, options.top_k, options.max_tokens) == (0.0, 20, 99)
+    assert SamplingFields().options(defaults, -1, None).max_tokens is None
+    with pytest.raises(ApiError, match="max_tokens is -2"):
+        SamplingFields().options(defaults, -2, None)
 
 
 def test_the_field_of_an_engines_refusal_is_named() -> None:

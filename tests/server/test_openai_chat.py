@@ -154,6 +154,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
     fields = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.1, "seed": 3,
         "presence_penalty": 0.2, "frequency_penalty": 0.3, "logit_bias": {"5": 1.5}, "stop_token_ids": [9],
+        "min_tokens": 4,
     }  # fmt: skip
     with running() as server:
         ask(server, max_completion_tokens=6, ignore_eos=True, **fields)
@@ -171,6 +172,22 @@ def test_what_nothing_is_said_about_is_as_the_api_says() -> None:
         assert (options.temperature, options.top_p, options.max_tokens) == (1.0, 1.0, None)
         assert options.seed is not None
         assert server.engine.requests[1].stop_token_ids == server.parts.service.facts.end_of_text_ids
+
+
+def test_the_models_recommended_sampling_is_used_where_nothing_is_said() -> None:
+    with running(Script(sampling={"temperature": 0.6, "top_k": 20, "top_p": 0.95})) as server:
+        ask(server)
+        ask(server, temperature=0.1)
+        server.post("/v1/completions", {"prompt": "hi"})
+        server.post("/v1/messages", {"messages": HI, "max_tokens": 5})
+        response = server.post("/v1/responses", {"input": "hi"})
+        requests = [server.engine.requests[number].options for number in range(1, 6)]
+        assert [options.temperature for options in requests] == [0.6, 0.1, 0.6, 0.6, 0.6]
+        assert {(options.top_k, options.top_p) for options in requests} == {(20, 0.95)}
+        assert (response["temperature"], response["top_p"]) == (0.6, 0.95)
+        assert [options.max_tokens for options in requests] == [None, None, 16, 5, None]
+        shown = server.request("GET", "/props")[2]["default_generation_settings"]["params"]
+        assert shown == {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "n_predict": -1}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +212,9 @@ def test_what_nothing_is_said_about_is_as_the_api_says() -> None:
         ({"logit_bias": {"99999999": 1}}, "logit_bias", "0 to 8191"),
         ({"stop": ""}, "stop", "at least one character"),
         ({"seed": 1 << 70}, "seed", "64 bits"),
-        ({"min_tokens": 5}, "min_tokens", "no such option"),
+        ({"min_tokens": -1}, "min_tokens", "0 or larger"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "max_tokens, which is 4"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget", "no such option"),
         ({"modalities": ["text", "audio"]}, "modalities", "text only"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, None, "a JSON schema"),
@@ -237,6 +256,11 @@ def test_a_grammar_that_the_engine_refuses_is_a_400() -> None:
     with running(script) as server:
         for stream in (False, True):
             assert "oneOf" in refused(server, stream=stream)["message"]
+
+
+def test_the_field_that_the_engine_refuses_is_named() -> None:
+    with running(said("", error="min_tokens is 5 and there is a grammar", is_callers_mistake=True)) as server:
+        assert refused(server, min_tokens=5)["param"] == "min_tokens"
 
 
 def test_a_failure_of_the_engine_is_a_500_that_is_not_to_be_repeated() -> None:
@@ -302,8 +326,29 @@ def test_one_call_is_enough_without_parallel_calls() -> None:
 def test_a_call_that_is_cut_off_is_reported_as_cut_off() -> None:
     with running(said(CALL, ends_itself=False)) as server:
         choice = ask(server, tools=[LOOK], max_tokens=14)["choices"][0]
-        assert choice["finish_reason"] == "length"
-        assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith("{")
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
+        assert "tool_calls" not in choice["message"]
+        last = deltas(server, tools=[LOOK], max_tokens=14)[-1]
+        assert last["choices"][0]["finish_reason"] == "length"
+        assert last["warnings"] == ["a call of 'look' was cut off: it cannot be run"]
+
+
+def test_a_call_without_a_whole_name_leaks_into_nothing() -> None:
+    with running(said('I look.\n<tool_call>\n{"na', ends_itself=False)) as server:
+        answer = ask(server, tools=[LOOK])
+        assert answer["choices"][0]["message"]["content"] == "I look."
+        assert "cut off" in answer["warnings"][0]
+        texts = [c["choices"][0]["delta"].get("content", "") for c in deltas(server, tools=[LOOK])]
+        assert "".join(texts) == "I look."
+
+
+def test_a_tool_is_held_to_its_schema_strictly_only_where_it_says_so() -> None:
+    strict = {"type": "function", "function": LOOK["function"] | {"name": "strictly", "strict": True}}
+    with running() as server:
+        ask(server, tools=[LOOK, strict], tool_choice="required")
+        grammar = server.engine.requests[1].grammar.source
+        rules = {name: line for line in grammar.splitlines() for name in ("tool_0", "tool_1") if line.startswith(name)}
+        assert '"lenient": true' in rules["tool_0"] and '"lenient": false' in rules["tool_1"]
 
 
 def test_tools_of_other_kinds_are_left_out_and_the_answer_says_so() -> None:

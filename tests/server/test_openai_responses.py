@@ -97,6 +97,14 @@ def test_what_is_cut_off_is_incomplete() -> None:
         assert events[-1][0] == "response.incomplete"
 
 
+def test_a_call_that_is_cut_off_is_not_in_the_response() -> None:
+    with running(said(CALL, ends_itself=False)) as server:
+        response = ask(server, tools=[LOOK], max_output_tokens=14)
+        assert response["status"] == "incomplete"
+        assert [item["type"] for item in response["output"]] == ["message"]
+        assert response["warnings"] == ["a call of 'look' was cut off: it cannot be run"]
+
+
 def test_items_of_earlier_turns_become_one_message_a_turn() -> None:
     items = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Use tools."}]},

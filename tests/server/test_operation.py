@@ -4,6 +4,7 @@ Through HTTP: strata.server.routes.health, strata.server.routes.models, strata.s
 strata.server.routes.tokenize, strata.server.metrics.
 """
 
+import gc
 import http.client
 import json
 import re
@@ -34,6 +35,13 @@ def test_health_is_503_until_everything_is_loaded_and_says_how_far_it_is() -> No
         assert server.request("POST", "/tokenize", {"content": "a"})[0] == 503
         server.until_ready()
         assert server.request("GET", "/health")[2] == {"status": "ok"}
+
+
+def test_what_is_loaded_is_out_of_the_garbage_collectors_sight() -> None:
+    gc.unfreeze()
+    with running():
+        assert gc.get_freeze_count() > 10_000
+        assert len(gc.get_objects()) < gc.get_freeze_count()
 
 
 def test_the_one_model_is_listed_under_its_name() -> None:

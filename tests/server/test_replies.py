@@ -61,9 +61,7 @@ def test_parts_do_not_depend_on_the_size_of_windows(window: int) -> None:
     text = f"<think>\nI wonder.\n</think>\n\nI look.\n{CALL}"
     choice, _ = answer(Reply(text, window=window))
     assert (choice.reasoning, choice.content) == ("I wonder.", "I look.")
-    assert [(call.name, call.arguments, call.is_complete) for call in choice.calls] == [
-        ("look", '{"word": "tea"}', True)
-    ]
+    assert [(call.name, call.arguments) for call in choice.calls] == [("look", '{"word": "tea"}')]
     assert choice.over.reason == "tool_calls"
     assert choice.over.usage.completion_tokens == len(choice.token_ids)
     opening = tokenizer().encode("<think>\nI wonder.\n</think>", control_tokens=True)
@@ -78,6 +76,30 @@ def test_a_stop_string_keeps_the_tokens_that_lead_to_it_and_no_others(window: in
     assert choice.token_ids == kept
     assert choice.over.usage.completion_tokens == len(kept)
     assert kept_tokens(engine) == [len(kept)]
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+def test_what_comes_behind_a_stop_is_cut_off_also_where_the_engine_has_ended_by_itself(window: int) -> None:
+    """All that the engine says is there before the first token is looked at."""
+    choice, engine = answer(Reply("one two three four five", window=window), stop=(" three",))
+    assert (choice.content, choice.over.reason, choice.over.stop) == ("one two", "stop", " three")
+    kept = tokenizer().encode("one two three")
+    assert choice.token_ids == kept
+    assert kept_tokens(engine) == [len(kept)]
+
+
+def test_a_reply_that_ends_by_itself_is_not_cut() -> None:
+    _, engine = answer(Reply("one two three"), stop=("four",))
+    assert [message for message in engine.received if isinstance(message, Cancel)] == []
+
+
+def test_a_stop_that_only_the_end_makes_certain_is_cut_off_too() -> None:
+    """The stop could still have become the marker of a call."""
+    choice, engine = answer(Reply("one <tool"), stop=("<tool",))
+    assert (choice.content, choice.over.reason, choice.over.stop) == ("one ", "stop", "<tool")
+    kept = len(tokenizer().encode("one <tool"))
+    assert choice.over.usage.completion_tokens == kept
+    assert kept_tokens(engine) == [kept]
 
 
 def test_a_reply_is_over_behind_the_calls_that_are_wanted() -> None:
@@ -100,10 +122,21 @@ def test_why_a_reply_ended(reply: Reply, options: Any, reason: str) -> None:
     assert answer(reply, **options)[0].over.reason == reason
 
 
-def test_a_call_that_never_got_a_name_is_text() -> None:
-    choice, _ = answer(Reply('<tool_call>\n{"na', ends_itself=False))
-    assert choice.calls == []
-    assert choice.content == '<tool_call>\n{"na'
+def test_a_call_that_never_got_a_name_is_left_out_and_reported() -> None:
+    choice, _ = answer(Reply('I look.\n<tool_call>\n{"na', ends_itself=False))
+    assert (choice.content, choice.calls, choice.over.reason) == ("I look.", [], "length")
+    assert choice.over.notices == ("a call was cut off before the name of its tool was whole: it is left out",)
+
+
+@pytest.mark.parametrize(
+    ("ends_itself", "before", "reason"),
+    [(False, "", "length"), (False, CALL, "length"), (True, "", "stop"), (True, CALL, "tool_calls")],
+)
+def test_a_call_that_was_cut_off_is_no_call(ends_itself: bool, before: str, reason: str) -> None:
+    choice, _ = answer(Reply(before + CALL.removesuffix('"tea"}}\n</tool_call>'), ends_itself=ends_itself))
+    assert [call.arguments for call in choice.calls] == ['{"word": "tea"}'] * (before != "")
+    assert choice.over.reason == reason
+    assert choice.over.notices == ("a call of 'look' was cut off: it cannot be run",)
 
 
 @pytest.mark.parametrize(("is_callers", "status"), [(True, 400), (False, 500)])

@@ -22,7 +22,7 @@ ENDLESS = {"prompt": "Once upon a time", "max_tokens": 20_000, "ignore_eos": Tru
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
     """The shipped model, with two slots."""
-    with serving("--slots", "2", "--context", "2048") as running:
+    with serving("--slots", "2", "--context", "2048", "--top-k", "8000") as running:
         running.until_ready()
         yield running
 
@@ -58,6 +58,18 @@ def test_what_is_printed_and_answered(server: Serving) -> None:
     assert status == 200
     assert "port" in answer["choices"][0]["message"]["content"]
     assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_sampling_that_the_server_is_told_is_what_a_request_gets(server: Serving) -> None:
+    _, props = server.ask("GET", "/props")
+    shown = props["default_generation_settings"]["params"]
+    assert (shown["top_k"], shown["temperature"]) == (8000, 1.0)
+
+
+def test_a_reply_has_the_least_tokens_that_it_must_have(server: Serving) -> None:
+    usual = server.ask("POST", "/v1/chat/completions", CHAT)[1]["usage"]["completion_tokens"]
+    status, answer = server.ask("POST", "/v1/chat/completions", CHAT | {"min_tokens": usual + 10, "max_tokens": 400})
+    assert status == 200 and answer["usage"]["completion_tokens"] > usual + 10
 
 
 def test_the_same_question_has_the_same_answer_in_every_api(server: Serving) -> None:

@@ -7,12 +7,18 @@ import pytest
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
 from strata.server.errors import ApiError
 from strata.server.text_side import Calls, Conversation, TextSide
+from strata.settings import ServerSettings, describe
 from strata.text.tool_calls.dialect import Tool
+from strata.text.tool_calls.dialects import DIALECTS
 from tests.server.fake_engine import tokenizer_files
 
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = GrammarSpec(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {}}}
+
+
+def marker_ids(side: TextSide) -> tuple[int | None, ...]:
+    return tuple(side.tokenizer.token_id(marker) for marker in ("<think>", "</think>"))
 
 
 def calls(**changes: object) -> Calls:
@@ -38,10 +44,46 @@ def thinking():
 
 def test_a_grammar_holds_from_the_first_token_or_behind_the_reasoning(text: TextSide, thinking: TextSide) -> None:
     plain = text.chat(Conversation(HI), SCHEMA)
-    assert plain.grammar == SCHEMA and not plain.format.begins_in_reasoning
+    assert not plain.format.begins_in_reasoning
+    assert plain.grammar == dataclasses.replace(SCHEMA, reasoning=marker_ids(text))
     inside = thinking.chat(Conversation(HI), SCHEMA)
     end = thinking.tokenizer.token_id("</think>")
     assert inside.grammar == dataclasses.replace(SCHEMA, begins_after=end) and inside.format.begins_in_reasoning
+
+
+def test_reasoning_may_come_first_unless_the_prompt_has_closed_it_or_the_reply_has_begun(text: TextSide) -> None:
+    files = tokenizer_files()
+    closed = (
+        files.chat_template or ""
+    ) + "{%- if add_generation_prompt %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+    side = TextSide(dataclasses.replace(files, chat_template=closed))
+    try:
+        assert side.chat(Conversation(HI), SCHEMA).grammar == SCHEMA
+        required = side.chat(Conversation(HI, calls(is_required=True))).grammar
+        assert required is not None and "thought" not in required.source
+    finally:
+        side.close()
+    begun = Conversation([*HI, {"role": "assistant", "content": "{"}], continues_last=True)
+    assert text.chat(begun, SCHEMA).grammar == SCHEMA
+
+
+@pytest.mark.parametrize("name", ["auto", "hermes-json", "qwen-xml", "llama-json", "none"])
+def test_the_dialect_of_calls_can_be_set(name: str) -> None:
+    side = TextSide(tokenizer_files(), name)
+    try:
+        if name == "none":
+            with pytest.raises(ApiError, match="--tool-dialect"):
+                side.chat(Conversation(HI, calls()))
+        else:
+            dialect = side.chat(Conversation(HI, calls())).format.dialect
+            assert dialect is not None and dialect.name == ("hermes-json" if name == "auto" else name)
+    finally:
+        side.close()
+
+
+def test_the_setting_offers_every_dialect() -> None:
+    _, limits = describe(ServerSettings)["tool_dialect"]
+    assert limits.choices == ("auto", "none", *(dialect.name for dialect in DIALECTS))
 
 
 def test_calls_are_read_where_tools_were_offered_and_forced_where_they_must_be(text: TextSide) -> None:

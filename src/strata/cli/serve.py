@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from strata.cli.console import printable, write_line
 from strata.cli.exit_codes import EXIT_OK
-from strata.cli.flags import FLAT, EngineFlags, ServerFlags, said
+from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, ServerFlags, said
 from strata.errors import SettingsError
 from strata.settings import resolve
 
@@ -26,6 +26,7 @@ def serve(
     *,
     server: Annotated[ServerFlags, FLAT] = None,
     engine: Annotated[EngineFlags, FLAT] = None,
+    generation: Annotated[GenerationFlags, FLAT] = None,
 ) -> int:
     """Answer clients over HTTP until Ctrl-C.
 
@@ -39,7 +40,7 @@ def serve(
         raise SettingsError(f"strata serve needs {', '.join(missing)}: pip install 'strata-moe[server]'")
     from strata.server import run
 
-    settings = resolve(said(server, engine))
+    settings = resolve(said(server, engine, generation))
     run.serve(None if model is None else str(model), settings, _tell_addresses, _tell_facts)
     return EXIT_OK
 

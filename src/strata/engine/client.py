@@ -92,15 +92,15 @@ class EngineProcess:
             message = self._next_message()
             if message is not None:
                 return message
-            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
-            if self._is_readable(max(0.0, left)):
-                self._take_bytes()
+            if self._take_bytes():
                 continue
-            trouble = self.trouble()
+            trouble = self._silence()
             if trouble is not None:
                 raise EngineLost(trouble)
-            if deadline is not None and time.monotonic() >= deadline:
+            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            if left <= 0:
                 return None
+            self._is_readable(left)
 
     def trouble(self) -> str | None:
         """Why the process cannot be waited for any longer, in one sentence; None if it is well.
@@ -109,6 +109,10 @@ class EngineProcess:
         """
         if self._is_readable(0.0):
             return None  # it said something, or has ended: `receive` tells
+        return self._silence()
+
+    def _silence(self) -> str | None:
+        """The same where nothing can be received."""
         silence = time.monotonic() - (self._heard or self._started)
         if silence > (SILENT_SECONDS if self._heard else STARTING_SECONDS):
             return f"the engine's process has given no sign of life for {silence:.0f} seconds"
@@ -147,13 +151,16 @@ class EngineProcess:
             raise EngineLost(f"the engine's process sent something else than messages: {failure}") from failure
         return None
 
-    def _take_bytes(self) -> None:
+    def _take_bytes(self) -> bool:
+        """Take what has come, without waiting; whether there was something. Raises EngineLost at the end."""
         received = wire.receive_some(self._socket, wait=False)
         if received == b"":
             raise EngineLost(self._how_it_ended())
-        if received is not None:
-            self._heard = time.monotonic()
-            self._decoder.feed(received)
+        if received is None:
+            return False
+        self._heard = time.monotonic()
+        self._decoder.feed(received)
+        return True
 
     def _how_it_ended(self) -> str:
         code = self.wait(5.0)

@@ -58,6 +58,11 @@ class TokenEngine:
             raise RequestError(f"token id {token} is not in the vocabulary (0 to {last})")
         if request.options.seed is None and not request.options.greedy:
             raise RequestError("options that draw need a seed, and this request has none")
+        if request.grammar is not None and request.options.min_tokens:
+            raise RequestError(
+                f"min_tokens is {request.options.min_tokens} and there is a grammar, which alone says where the reply "
+                "may end: leave one of them out"
+            )
         if request.grammar is not None and self._grammars is None:
             raise RequestError("this engine was made without grammars: leave the grammar out")
 
@@ -118,12 +123,15 @@ class TokenEngine:
 
     def _new_reply(self, request: TokenRequest, grammar: Grammar | None) -> Reply:
         room = self.context - len(request.prompt)
-        width = self._model.vocabulary_size
+        width, options = self._model.vocabulary_size, request.options
+        sampler = Sampler(options, width, request.prompt, request.choice, grammar=grammar)
+        if options.min_tokens:
+            sampler.hold_back(request.stop_token_ids, len(request.prompt) + options.min_tokens)
         return Reply(
             request,
-            Sampler(request.options, width, request.prompt, request.choice, grammar=grammar),
+            sampler,
             torch.tensor(request.prompt),
-            budget=min(request.options.max_tokens or room, room),
+            budget=min(options.max_tokens or room, room),
         )
 
     def _read(self, step: Read) -> SlotResult:

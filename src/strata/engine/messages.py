@@ -91,6 +91,7 @@ class ModelFacts:
     end_of_text_ids: frozenset[int]
     tokenizer: TokenizerFiles
     notices: tuple[str, ...]  # sentences for the user about what was left out
+    recommended_sampling: Mapping[str, float] = field(default_factory=dict)  # options by name, as its files say
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ _HEAD = '%llguidance {"no_forcing": true}\nstart: @body'
 # Behind their reasoning models write up to two line ends first; they are no part of the reply's text (text/reply.py).
 _HEAD_BEHIND_REASONING = '%llguidance {"no_forcing": true}\nstart: /\\n{0,2}/ @body'
 
+_HEAD_WITH_REASONING = r"""%llguidance {"no_forcing": true}
+start: (thought NEWLINES)? @body
+NEWLINES: /\n{0,2}/
+THOUGHT: /(.|\n)*/"""
+
 
 @dataclass(frozen=True)
 class GrammarForm:
@@ -49,11 +54,20 @@ def grammar_forms(spec: GrammarSpec) -> Iterator[GrammarForm]:
     size = len(spec.source.encode("utf-8", "surrogatepass"))
     if size > LARGEST_BYTES:
         raise RequestError(f"the {spec.kind.value} has {size:,} bytes; at most {LARGEST_BYTES:,} are compiled")
-    head = _HEAD if spec.begins_after is None else _HEAD_BEHIND_REASONING
+    head = _head(spec)
     for language, body, is_relaxed in _bodies(spec):
         grammars = [{"lark_grammar": head}, {"name": "body", language: body}]
         work = _WORK_OF_A_SCHEMA if language == "json_schema" else _WORK_OF_A_TEXT
         yield GrammarForm(json.dumps({"grammars": grammars}), work, is_relaxed)
+
+
+def _head(spec: GrammarSpec) -> str:
+    if spec.begins_after is not None:
+        return _HEAD_BEHIND_REASONING
+    if spec.reasoning is None:
+        return _HEAD
+    opening, closing = spec.reasoning
+    return f"{_HEAD_WITH_REASONING}\nthought: <[{opening}]> THOUGHT <[{closing}]>"
 
 
 def _bodies(spec: GrammarSpec) -> Iterator[tuple[str, str | dict[str, Any], bool]]:

@@ -21,3 +21,4 @@ class GrammarSpec:
     kind: GrammarKind
     source: str
     begins_after: int | None = None  # token id, of `</think>` say, behind which it holds; None: from the first token on
+    reasoning: tuple[int, int] | None = None  # opening and closing token of reasoning that may come first

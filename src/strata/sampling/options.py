@@ -46,6 +46,8 @@ class SamplingOptions:
     """Same seed, same prompt, same options: same reply. None: a fresh one is drawn by whoever starts the request."""
     max_tokens: int | None = None
     """Tokens that the reply may have. None: as many as the context holds."""
+    min_tokens: int = 0
+    """Tokens that the reply must have before an end-of-text or stop token may end it. Stop strings end it anyway."""
     stop: tuple[str, ...] = ()
     """Strings that end the reply; they are not part of it. A single string or any sequence of strings may be given."""
     stop_token_ids: tuple[int, ...] = ()
@@ -106,6 +108,9 @@ class SamplingOptions:
             _check_integer("seed", self.seed, -(1 << 63), (1 << 64) - 1, "an integer of 64 bits")
         if self.max_tokens is not None:
             _check_integer("max_tokens", self.max_tokens, 1, None, "1 or larger")
+        most = self.max_tokens
+        works = "0 or larger" if most is None else f"from 0 to max_tokens, which is {most}"
+        _check_integer("min_tokens", self.min_tokens, 0, most, works)
         if self.logprobs is not None:
             _check_integer("logprobs", self.logprobs, 0, LARGEST_LOGPROBS, f"from 0 to {LARGEST_LOGPROBS}")
         if not isinstance(self.ignore_eos, bool):

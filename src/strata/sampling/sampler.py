@@ -15,7 +15,7 @@ from strata.sampling.grammar import Grammar
 from strata.sampling.logprobs import token_logprob
 from strata.sampling.options import SamplingOptions
 from strata.sampling.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel
-from strata.sampling.token_mask import TokenMask, rule_out
+from strata.sampling.token_mask import TokenMask, mask_without, rule_out
 from strata.sampling.transforms import History, adjust, transform
 
 
@@ -41,9 +41,15 @@ class Sampler:
         if options.seed is None and not options.greedy:
             raise ValueError("options that draw need a seed: call SamplingOptions.seeded() where the request starts")
         self.options = options
+        self._width = vocabulary_size
         self._choice = choice
         self._grammar = grammar
+        self._held_back: tuple[TokenMask, int] | None = None
         self._history = _start_history(vocabulary_size, prompt, device) if options.has_penalties else None
+
+    def hold_back(self, token_ids: Iterable[int], until_position: int) -> None:
+        """These tokens are ruled out at all positions in front of this one."""
+        self._held_back = mask_without(self._width, token_ids), until_position
 
     @property
     def is_finished(self) -> bool:
@@ -96,6 +102,8 @@ class Sampler:
     def _sample(self, logits: torch.Tensor, position: int, history: History | None, mask: TokenMask | None) -> Draw:
         row = logits.to(torch.float32)
         allowed = row if mask is None else rule_out(row, mask)
+        if self._held_back is not None and position < self._held_back[1]:
+            allowed = rule_out(allowed, self._held_back[0])
         largest, token = allowed.max(dim=-1)  # NaN counts as the largest; of equal logits the first
         _check_finite(float(largest), position)
         options = self.options

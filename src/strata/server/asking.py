@@ -15,13 +15,12 @@ from strata.errors import RequestError
 from strata.sampling.grammar_spec import GrammarSpec
 from strata.sampling.options import SamplingOptions
 from strata.server.errors import ApiError
+from strata.settings import Settings
 
 MOST_CHOICES = 128  # as the OpenAI API
-_DEFAULTS = SamplingOptions(temperature=1.0)  # what the APIs say a request gets that says nothing: the model's own
 
 # Options of other servers that change a reply and that we do not have: with these values they change nothing.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "min_tokens": (0,),
     "typical_p": (1, 0),
     "typ_p": (1, 0),
     "mirostat": (0,),
@@ -63,9 +62,13 @@ class SamplingFields(Fields):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    min_tokens: int | None = None
 
-    def options(self, max_tokens: int | None, logprobs: int | None) -> SamplingOptions:
-        """As the engine takes them. ApiError 400 names the field."""
+    def options(self, defaults: Mapping[str, Any], max_tokens: int | None, logprobs: int | None) -> SamplingOptions:
+        """As the engine takes them. ApiError 400 names the field.
+
+        defaults: of options that the request does not name. max_tokens: -1 as many as fit, None not named.
+        """
         refuse_what_we_lack(self)
         values = {
             "temperature": self.temperature,
@@ -80,16 +83,26 @@ class SamplingFields(Fields):
             "stop": tuple(stop_strings(self.stop)),
             "stop_token_ids": self.stop_token_ids,
             "ignore_eos": self.ignore_eos,
+            "min_tokens": self.min_tokens,
             "max_tokens": max_tokens,
             "logprobs": logprobs,
         }
-        return made_options({name: value for name, value in values.items() if value is not None})
+        return made_options(defaults, values)
 
 
-def made_options(values: Mapping[str, Any]) -> SamplingOptions:
-    """Options with these values and the API's defaults, and a seed."""
+def sampling_defaults(recommended: Mapping[str, float], settings: Settings) -> dict[str, Any]:
+    """Options of a request that says nothing: the API's, then the model's own, then what this server was told."""
+    told = {name: value for name, value in vars(settings.generation).items() if name in settings.said}
+    return {"temperature": 1.0} | dict(recommended) | told
+
+
+def made_options(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> SamplingOptions:
+    """Options with these values where they are not None, the defaults elsewhere, and a seed."""
+    named = {name: value for name, value in values.items() if value is not None}
+    if named.get("max_tokens") == -1:
+        named["max_tokens"] = None  # as many as fit, whatever the default
     try:
-        return dataclasses.replace(_DEFAULTS, **values).seeded()
+        return SamplingOptions(**{**defaults, **named}).seeded()
     except RequestError as error:
         raise as_api_error(error) from error
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from strata.engine.messages import Drawn, Ended, PromptRead, ReadProgress
 from strata.engine.request import TokenRequest
+from strata.errors import RequestError
 from strata.sampling.draw import Draw
+from strata.server.asking import as_api_error
 from strata.server.errors import ApiError
 from strata.server.service import EngineService, Submission
 from strata.text.reply import ReplyReader
@@ -24,6 +26,7 @@ from strata.text.reply_events import (
     ToolCallEnded,
     UnfinishedCall,
 )
+from strata.text.whole_calls import WholeCalls
 from strata.types import FinishReason, Usage
 
 
@@ -115,35 +118,41 @@ class _Choice:
         self._has_reasoning = False
         self._has_answer = False
         self._last_token_id: int | None = None
+        self._whole_calls = 0
+        self._names: dict[int, str] = {}  # of the calls that are under way
+        self._cut_off: tuple[str, ...] = ()  # a sentence for every call that stops in the middle
 
     def take(self, drawn: Drawn) -> list[ReplyPart]:
         """What a window's tokens mean; ends the request where the reply is over."""
         events: list[ReplyEvent] = []
         before = drawn.usage.completion_tokens - len(drawn.draws)
         for place, draw in enumerate(drawn.draws, start=1):
-            found = self._reader.feed(draw)
+            found = self._understood(self._reader.feed(draw), before + place)
             events += found
-            self._note(found, before + place)
             self._last_token_id = draw.token_id
             stop = next((event for event in found if isinstance(event, StopFound)), None)
             if stop is not None:
                 return self._end_early(events, drawn, place, "stop", stop)
-            if self._has_enough_calls(found):
+            if self._asked.most_calls is not None and self._whole_calls >= self._asked.most_calls:
                 return self._end_early(events, drawn, place, "tool_calls", None)
         return [Said(self._index, tuple(events), tuple(draw.token_id for draw in drawn.draws), drawn.usage)]
 
     def finish(self, ended: Ended) -> list[ReplyPart]:
         """The engine has nothing more. Raises ApiError if that is a failure."""
         if ended.reason in (FinishReason.ERROR, FinishReason.CANCELLED):
-            raise ApiError(400 if ended.is_callers_mistake else 500, ended.error or "the engine ended the request")
-        events = self._reader.finish()
-        self._note(events, ended.usage.completion_tokens)
-        stop = next((event.stop for event in events if isinstance(event, StopFound)), None)
+            error = ended.error or "the engine ended the request"
+            raise as_api_error(RequestError(error)) if ended.is_callers_mistake else ApiError(500, error)
+        events = self._understood(self._reader.finish(), ended.usage.completion_tokens)
+        usage = ended.usage
+        stop = next((event for event in events if isinstance(event, StopFound)), None)
+        if stop is not None and stop.kept_tokens < usage.completion_tokens:
+            self._submission.end(self._index, keep_tokens=stop.kept_tokens)
+            usage = dataclasses.replace(usage, completion_tokens=stop.kept_tokens)
         reason = "stop" if stop is not None else ended.reason.value
-        if reason == "stop" and self._reader.calls:
+        if reason == "stop" and self._whole_calls:
             reason = "tool_calls"
-        said = [Said(self._index, tuple(events), (), ended.usage)] if events else []
-        return [*said, self._over(reason, stop, ended.usage, ended.notices)]
+        said = [Said(self._index, tuple(events), (), usage)] if events else []
+        return [*said, self._over(reason, None if stop is None else stop.stop, usage, ended.notices)]
 
     def _end_early(
         self, events: list[ReplyEvent], drawn: Drawn, place: int, reason: str, stop: StopFound | None
@@ -159,20 +168,30 @@ class _Choice:
         ]
 
     def _over(self, reason: str, stop: str | None, usage: Usage, notices: tuple[str, ...]) -> Over:
-        all_notices = self._asked.notices + notices
+        all_notices = self._asked.notices + notices + self._cut_off
         return Over(self._index, reason, stop, self._last_token_id, usage, self._reasoning_tokens, all_notices)
 
-    def _note(self, events: Sequence[ReplyEvent], tokens: int) -> None:
-        """Count the tokens in front of the answer, if there was reasoning among them."""
+    def _understood(self, events: Sequence[ReplyEvent], tokens: int) -> list[ReplyEvent]:
+        """The events that can be told; counts calls, and the tokens in front of the answer if there was reasoning."""
         for event in events:
             self._has_reasoning = self._has_reasoning or isinstance(event, ReasoningText)
             self._has_answer = self._has_answer or isinstance(event, ContentText | ToolCallBegun)
+            self._note_call(event)
         if self._has_reasoning and not self._has_answer:
             self._reasoning_tokens = tokens
+        return [event for event in events if not isinstance(event, UnfinishedCall)]
 
-    def _has_enough_calls(self, events: Sequence[ReplyEvent]) -> bool:
-        ended = [event for event in events if isinstance(event, ToolCallEnded) and event.is_complete]
-        return self._asked.most_calls is not None and any(e.index + 1 >= self._asked.most_calls for e in ended)
+    def _note_call(self, event: ReplyEvent) -> None:
+        if isinstance(event, ToolCallBegun):
+            self._names[event.index] = event.name
+        elif isinstance(event, ToolCallEnded):
+            name = self._names.pop(event.index)
+            if event.is_complete:
+                self._whole_calls += 1
+            else:
+                self._cut_off += (f"a call of {name!r} was cut off: it cannot be run",)
+        elif isinstance(event, UnfinishedCall):
+            self._cut_off += ("a call was cut off before the name of its tool was whole: it is left out",)
 
 
 @dataclass
@@ -182,12 +201,11 @@ class Call:
     call_id: str
     name: str
     arguments: str = ""
-    is_complete: bool = True
 
 
 @dataclass
 class Choice:
-    """A reply, whole."""
+    """A reply, whole; calls that were cut off are not in it, `over` has a notice of each."""
 
     reasoning: str = ""
     content: str = ""
@@ -197,28 +215,16 @@ class Choice:
     prompt_logprobs: tuple[Draw, ...] | None = None
     over: Over | None = None
 
-    @property
-    def complete_calls(self) -> list[Call]:
-        """The calls whose arguments are whole."""
-        return [call for call in self.calls if call.is_complete]
-
-    @property
-    def cut_off(self) -> list[str]:
-        """A sentence for every call that stops in the middle, for APIs that have no way to show half a call."""
-        return [f"a call of {call.name!r} was cut off and is left out" for call in self.calls if not call.is_complete]
-
     def take(self, event: ReplyEvent) -> None:
-        """Add an event."""
+        """Add an event that `WholeCalls` passed on."""
         if isinstance(event, ReasoningText):
             self.reasoning += event.text
-        elif isinstance(event, ContentText | UnfinishedCall):
+        elif isinstance(event, ContentText):
             self.content += event.text
         elif isinstance(event, ToolCallBegun):
             self.calls.append(Call(event.call_id, event.name))
         elif isinstance(event, ToolArguments):
             self.calls[event.index].arguments += event.text
-        elif isinstance(event, ToolCallEnded):
-            self.calls[event.index].is_complete = event.is_complete
         elif isinstance(event, TokenShown):
             self.tokens.append(event)
 
@@ -226,12 +232,13 @@ class Choice:
 async def collect(parts: AsyncGenerator[ReplyPart, None], count: int) -> list[Choice]:
     """All of `count` replies, whole."""
     choices = [Choice() for _ in range(count)]
+    whole_calls = [WholeCalls() for _ in choices]
     try:
         async for part in parts:
             choice = choices[part.choice]
             if isinstance(part, Said):
                 choice.token_ids += part.token_ids
-                for event in part.events:
+                for event in whole_calls[part.choice].feed(part.events):
                     choice.take(event)
             elif isinstance(part, PromptScored):
                 choice.prompt_logprobs = part.logprobs

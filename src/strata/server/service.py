@@ -69,6 +69,7 @@ class Submission:
 
     def __init__(self, service: "EngineService", numbers: Sequence[int]) -> None:
         self._service = service
+        self._numbers = tuple(numbers)  # by choice
         self._running = {number: choice for choice, number in enumerate(numbers)}
         self._silenced: set[int] = set()  # nothing more is wanted of these
         self._events: asyncio.Queue[tuple[int, RequestEvent] | ApiError] = asyncio.Queue()
@@ -84,12 +85,17 @@ class Submission:
         return None
 
     def end(self, choice: int, keep_tokens: int | None = None) -> None:
-        """Ask no more of one request; nothing more is heard of it."""
-        for number, place in list(self._running.items()):
-            if place == choice:
-                del self._running[number]
-                self._silenced.add(choice)
-                self._service.cancel(number, keep_tokens)
+        """Ask no more of one request; nothing more is heard of it.
+
+        keep_tokens: tokens of the reply that were handed out. The engine hears of them also where the request has
+        ended by itself in the meantime: the kept conversation goes no further.
+        """
+        number = self._numbers[choice]
+        self._silenced.add(choice)
+        if self._running.pop(number, None) is not None:
+            self._service.cancel(number, keep_tokens)
+        elif keep_tokens is not None:
+            self._service.cut(number, keep_tokens)
 
     def close(self) -> None:
         """End what still runs."""
@@ -179,6 +185,11 @@ class EngineService:
         """End a request; for `Submission`."""
         self.reading.pop(number, None)
         if self._running.pop(number, None) is not None and self._link is not None:
+            self._link.send(Cancel(number, keep_tokens))
+
+    def cut(self, number: int, keep_tokens: int) -> None:
+        """The conversation of a request that has ended goes no further than this; for `Submission`."""
+        if self._link is not None:
             self._link.send(Cancel(number, keep_tokens))
 
     async def drain(self, seconds: float, abort: asyncio.Event) -> None:

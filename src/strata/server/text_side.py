@@ -13,11 +13,11 @@ from strata.engine.request import TokenRequest
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
 from strata.server.errors import ApiError
 from strata.text.chat_template import RenderedPrompt
-from strata.text.reasoning import ReasoningMarkers, ends_in_reasoning, reasoning_markers_of
+from strata.text.reasoning import ReasoningMarkers, ends_in_reasoning, may_begin_reasoning, reasoning_markers_of
 from strata.text.reply import ReplyFormat, ReplyReader
 from strata.text.tokenizer import Tokenizer, tokenizer_from_files
 from strata.text.tool_calls.dialect import Tool
-from strata.text.tool_calls.dialects import dialect_of
+from strata.text.tool_calls.dialects import dialect_wanted
 from strata.text.tool_calls.grammar import tool_grammar
 
 
@@ -59,12 +59,12 @@ class ReadyPrompt:
 
 
 class TextSide:
-    """One model's text."""
+    """One model's text. `tool_dialect` as the setting of this name."""
 
-    def __init__(self, files: TokenizerFiles) -> None:
+    def __init__(self, files: TokenizerFiles, tool_dialect: str = "auto") -> None:
         self.files = files
         self.tokenizer: Tokenizer = tokenizer_from_files(files)
-        self._dialect = dialect_of(files.chat_template)
+        self._dialect = dialect_wanted(tool_dialect, files.chat_template)
         self._markers = reasoning_markers_of(self.tokenizer)
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.start()
@@ -107,7 +107,13 @@ class TextSide:
         markers, calls = self._markers, conversation.calls
         inside = markers is not None and ends_in_reasoning(rendered, markers, self.tokenizer)
         end = self.tokenizer.token_id(markers.closing) if markers is not None and inside else None
-        grammar = self._call_grammar(calls, content, None if inside else markers) if calls.allowed else content
+        opens = None  # markers of reasoning that the model may open by itself
+        if markers is not None and not conversation.continues_last:
+            opens = markers if may_begin_reasoning(rendered, markers, self.tokenizer) else None
+        if calls.allowed:
+            grammar = self._call_grammar(calls, content, opens)
+        else:
+            grammar = content and replace(content, reasoning=self._marker_ids(opens))
         return ReadyPrompt(
             tuple(self.tokenizer.encode_prompt(rendered)),
             ReplyFormat(markers, inside, self._dialect, calls.allowed),
@@ -116,12 +122,24 @@ class TextSide:
             conversation.notices,
         )
 
+    def _marker_ids(self, markers: ReasoningMarkers | None) -> tuple[int, int] | None:
+        """The markers as tokens; None where there are none, or where they are spelled."""
+        if markers is None:
+            return None
+        opening, closing = self.tokenizer.token_id(markers.opening), self.tokenizer.token_id(markers.closing)
+        return None if opening is None or closing is None else (opening, closing)
+
     def _call_grammar(
         self, calls: Calls, content: GrammarSpec | None, markers: ReasoningMarkers | None
     ) -> GrammarSpec | None:
         """The grammar of a reply that may or must call tools; None where nothing is asked of it."""
         if self._dialect is None:
-            raise ApiError(400, "this model's template knows no tools: leave tools out", param="tools")
+            raise ApiError(
+                400,
+                "this model's template knows no tools, or the server was told so: leave tools out, or start it with "
+                "another --tool-dialect",
+                param="tools",
+            )
         if not (calls.is_required or calls.is_strict or content is not None):
             return None
         is_only_calls = calls.is_required or content is not None

@@ -41,7 +41,18 @@ def ends_in_reasoning(prompt: RenderedPrompt, markers: ReasoningMarkers, tokeniz
 
     Only the template's own markers count (a user's text keeps its marks), and only those behind the last end of a turn.
     """
+    turn = _reply_so_far(prompt, tokenizer)
+    return turn.rfind(markers.opening) > turn.rfind(markers.closing)
+
+
+def may_begin_reasoning(prompt: RenderedPrompt, markers: ReasoningMarkers, tokenizer: Tokenizer) -> bool:
+    """Whether the model may open its reasoning by itself: the template has neither opened it nor closed it already."""
+    turn = _reply_so_far(prompt, tokenizer)
+    return markers.opening not in turn and markers.closing not in turn
+
+
+def _reply_so_far(prompt: RenderedPrompt, tokenizer: Tokenizer) -> str:
+    """What the template has written behind the last end of a turn."""
     ends = [token.literal for token in tokenizer.added_tokens if token.token_id in tokenizer.eos_token_ids]
     begin = max((prompt.marked_text.rfind(end) for end in ends), default=-1)
-    turn = prompt.marked_text[max(begin, 0) :]
-    return turn.rfind(markers.opening) > turn.rfind(markers.closing)
+    return prompt.marked_text[max(begin, 0) :]

@@ -44,6 +44,6 @@ def router(parts: Parts) -> APIRouter:
 def _prepared(parts: Parts, body: MessagesRequest) -> Asked:
     """Everything that can be wrong with the request is found here."""
     text, facts = parts.loaded()
-    options = body.options()
+    options = body.options(parts.sampling_defaults)
     prompt = text.chat(conversation_of(body, text), body.grammar)
     return chat_asked(text, facts, prompt, options)

@@ -39,6 +39,6 @@ def _prepared(parts: Parts, body: ChatRequest) -> tuple[Asked, ReadyPrompt]:
     """Everything that can be wrong with the request is found here."""
     text, facts = parts.loaded()
     body.check()
-    options = body.options(body.wanted_tokens, body.wanted_logprobs)
+    options = body.options(parts.sampling_defaults, body.wanted_tokens, body.wanted_logprobs)
     prompt = text.chat(conversation_of(body, text), grammar_of(body))
     return chat_asked(text, facts, prompt, options, 1 if body.n is None else body.n), prompt

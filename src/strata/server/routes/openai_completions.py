@@ -16,7 +16,7 @@ from strata.server.parts import Parts
 from strata.server.replies import Asked
 from strata.server.responding import respond
 from strata.server.text_side import ReadyPrompt, TextSide
-from strata.server.wire.openai_completions import CompletionRequest, CompletionWriter, EchoedPrompt
+from strata.server.wire.openai_completions import USUAL_TOKENS, CompletionRequest, CompletionWriter, EchoedPrompt
 from strata.text.reply import ReplyFormat
 
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"description": "The answer, or its chunks as server-sent events."}}
@@ -46,7 +46,8 @@ def _prepared(parts: Parts, body: CompletionRequest) -> tuple[Asked, list[Echoed
     """Everything that can be wrong with the request is found here."""
     text, facts = parts.loaded()
     body.check()
-    options = body.options(max(1, body.wanted_tokens) if body.wanted_tokens >= 0 else None, body.wanted_logprobs)
+    defaults = {"max_tokens": USUAL_TOKENS} | dict(parts.sampling_defaults)
+    options = body.options(defaults, body.wanted_tokens, body.wanted_logprobs)
     given = body.prompts
     n = 1 if body.n is None else body.n
     if not given or len(given) * n > MOST_CHOICES:

@@ -28,7 +28,7 @@ def router(parts: Parts) -> APIRouter:
         """Answer a conversation."""
         asked = await asyncio.to_thread(_prepared, parts, body)
         text, _ = parts.loaded()
-        writer = ResponseWriter(body, parts.model_name, text.tokenizer)
+        writer = ResponseWriter(body, parts.model_name, text.tokenizer, asked.requests[0].options)
         return await respond(request, parts, asked, writer, stream=bool(body.stream))
 
     @routes.post("/v1/responses/input_tokens")
@@ -50,6 +50,6 @@ def _prepared(parts: Parts, body: ResponsesRequest) -> Asked:
     """Everything that can be wrong with the request is found here."""
     text, facts = parts.loaded()
     body.check()
-    options = body.options(body.max_output_tokens, body.wanted_logprobs)
+    options = body.options(parts.sampling_defaults, body.max_output_tokens, body.wanted_logprobs)
     prompt = text.chat(conversation_of(body, text), body.grammar)
     return chat_asked(text, facts, prompt, options)

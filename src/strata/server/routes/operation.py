@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from strata import __version__
 from strata.engine.messages import SlotView
+from strata.sampling.options import SamplingOptions
 from strata.server.errors import ApiError
 from strata.server.json_body import StrictRoute
 from strata.server.parts import Parts
@@ -23,7 +24,9 @@ def router(parts: Parts) -> APIRouter:
     async def props() -> Response:
         """The model and what a request gets that says nothing."""
         text, facts = parts.loaded()
-        defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "n_predict": -1}
+        usual = SamplingOptions(**parts.sampling_defaults)
+        defaults = {name: getattr(usual, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        defaults["n_predict"] = usual.max_tokens or -1
         return json_response(
             {
                 "default_generation_settings": {"n_ctx": facts.context, "params": defaults},

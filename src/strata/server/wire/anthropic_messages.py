@@ -18,7 +18,7 @@ from strata.server.wire.openai_tools import calls_of
 
 # Claude Code puts a line that changes with every request in front of its system prompt; with it, no two turns of a
 # conversation would share a beginning, and each would be read from its first token on.
-_BILLING = re.compile(r"\s*x-anthropic-billing-header:")
+_BILLING = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 _LEFT_OUT_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "container_upload")
 
 
@@ -44,8 +44,8 @@ class MessagesRequest(PromptRequest):
     top_k: int | None = None
     top_p: float | None = None
 
-    def options(self) -> SamplingOptions:
-        """As the engine takes them."""
+    def options(self, defaults: Mapping[str, Any]) -> SamplingOptions:
+        """As the engine takes them; `defaults` for those that are not named."""
         values = {
             "max_tokens": self.max_tokens,
             "stop": tuple(self.stop_sequences or ()),
@@ -53,7 +53,7 @@ class MessagesRequest(PromptRequest):
             "top_k": self.top_k,
             "top_p": self.top_p,
         }
-        return made_options({name: value for name, value in values.items() if value is not None})
+        return made_options(defaults, values)
 
     @property
     def grammar(self) -> GrammarSpec | None:
@@ -82,7 +82,7 @@ def conversation_of(body: PromptRequest, text: TextSide) -> Conversation:
         calls=calls,
         variables=_thinking(body),
         continues_last=last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last,
-        notices=notices,
+        notices=notices + _unheld_budget(body),
     )
 
 
@@ -90,7 +90,7 @@ def _system(system: str | Sequence[Mapping[str, Any]] | None) -> list[dict[str, 
     if system is None:
         return []
     blocks = [system] if isinstance(system, str) else [_text(block, f"system[{i}]") for i, block in enumerate(system)]
-    kept = [block for block in blocks if not _BILLING.match(block)]
+    kept = [text for block in blocks if (text := _BILLING.sub("", block))]
     return [{"role": "system", "content": "\n".join(kept)}] if kept else []
 
 
@@ -103,6 +103,13 @@ def _thinking(body: PromptRequest) -> dict[str, Any]:
         return thinking_variables("none")
     wished = thinking_variables(effort if isinstance(effort, str) else None)
     return wished | ({"enable_thinking": True, "thinking": True} if kind is not None else {})
+
+
+def _unheld_budget(body: PromptRequest) -> tuple[str, ...]:
+    """A notice, not a refusal: the API wants a budget with every `enabled`, so clients cannot leave it out."""
+    if (body.thinking or {}).get("budget_tokens") is None:
+        return ()
+    return ("thinking.budget_tokens is not held to: this server has no thinking budget",)
 
 
 def _tool(tool: Mapping[str, Any], place: str) -> dict[str, Any]:

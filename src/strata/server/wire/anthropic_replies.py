@@ -16,7 +16,6 @@ from strata.text.reply_events import (
     ReplyEvent,
     ToolArguments,
     ToolCallBegun,
-    UnfinishedCall,
 )
 from strata.types import Usage
 
@@ -65,9 +64,9 @@ class MessageWriter:
         blocks: list[dict[str, Any]] = []
         if choice.reasoning:
             blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": _SIGNATURE})
-        if choice.content or not (choice.complete_calls or choice.reasoning):
+        if choice.content or not (choice.calls or choice.reasoning):
             blocks.append({"type": "text", "text": choice.content, "citations": None})
-        for call in choice.complete_calls:
+        for call in choice.calls:
             given: dict[str, Any] = {"type": "tool_use", "id": _tool_id(call.call_id), "name": call.name}
             blocks.append(given | {"input": _input(call.arguments)})
         message: dict[str, Any] = dict(self._head) | {
@@ -76,8 +75,7 @@ class MessageWriter:
             "stop_sequence": choice.over.stop,
             "usage": _usage(choice.over),
         }
-        warnings = [*choice.over.notices, *choice.cut_off]
-        return message | ({"warnings": warnings} if warnings else {})
+        return message | ({"warnings": list(choice.over.notices)} if choice.over.notices else {})
 
     def _begin(self, cached: int) -> bytes:
         if self._has_begun:
@@ -88,7 +86,7 @@ class MessageWriter:
         return named_event("message_start", {"type": "message_start", "message": message}) + PING
 
     def _event(self, event: ReplyEvent) -> bytes:
-        if isinstance(event, ContentText | UnfinishedCall):
+        if isinstance(event, ContentText):
             delta = {"type": "text_delta", "text": event.text}
             return self._in("text", {"type": "text", "text": ""}) + self._delta(delta)
         if isinstance(event, ReasoningText):

@@ -20,7 +20,6 @@ from strata.text.reply_events import (
     TokenShown,
     ToolArguments,
     ToolCallBegun,
-    UnfinishedCall,
 )
 from strata.text.tokenizer import Tokenizer
 from strata.types import Usage
@@ -54,9 +53,9 @@ class ChatRequest(ChatFields, SamplingFields):
 
     @property
     def wanted_tokens(self) -> int | None:
-        """Most tokens of the reply; ApiError 400 if the field's names contradict each other."""
+        """Most tokens of the reply, -1: as many as fit. ApiError 400 if the field's names contradict each other."""
         wanted: int | None = one_of(self, "max_completion_tokens", "max_tokens", "n_predict")
-        return None if wanted == -1 else wanted
+        return wanted
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -205,7 +204,7 @@ def _deltas(events: Sequence[ReplyEvent], shows_reasoning: bool) -> list[dict[st
     """The events as deltas; neighbours of one kind are one."""
     deltas: list[dict[str, Any]] = []
     for event in events:
-        if isinstance(event, ContentText | UnfinishedCall):
+        if isinstance(event, ContentText):
             if deltas and "content" in deltas[-1]:
                 deltas[-1]["content"] += event.text
             else:

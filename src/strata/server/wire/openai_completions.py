@@ -46,9 +46,9 @@ class CompletionRequest(SamplingFields):
         return int(wanted)
 
     @property
-    def wanted_tokens(self) -> int:
-        """Most tokens of a reply, 0 included."""
-        return USUAL_TOKENS if self.max_tokens is None else self.max_tokens
+    def wanted_tokens(self) -> int | None:
+        """Most tokens of a reply that the engine is asked for; -1: as many as fit, None: nothing is said."""
+        return None if self.max_tokens is None else -1 if self.max_tokens < 0 else max(1, self.max_tokens)
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -86,7 +86,7 @@ class CompletionWriter:
         self._prompts = prompts
         self._n = body.n or 1
         self._top = body.wanted_logprobs
-        self._drops_reply = body.wanted_tokens == 0
+        self._drops_reply = body.max_tokens == 0
         self._head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model}
         self._scores: dict[int, Sequence[Draw]] = {}
         self._offsets = [0] * (len(prompts) * self._n)

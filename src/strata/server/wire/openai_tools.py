@@ -50,7 +50,10 @@ def calls_of(
     return (
         Calls(
             shown=tuple(_as_shown(function) for function in shown),
-            allowed=tuple(Tool(function["name"], function.get("parameters") or {}) for function in allowed),
+            allowed=tuple(
+                Tool(function["name"], function.get("parameters") or {}, function.get("strict") is True)
+                for function in allowed
+            ),
             is_required=chosen.is_required,
             is_parallel=parallel is not False,
             is_strict=any(function.get("strict") is True for function in allowed),

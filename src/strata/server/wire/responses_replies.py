@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from strata.sampling.options import SamplingOptions
 from strata.server.errors import ApiError
 from strata.server.replies import Choice, Over, Reading, ReplyPart, Said
 from strata.server.wire.events import named_event, new_id
@@ -20,7 +21,6 @@ from strata.text.reply_events import (
     ToolArguments,
     ToolCallBegun,
     ToolCallEnded,
-    UnfinishedCall,
 )
 from strata.text.tokenizer import Tokenizer
 
@@ -28,8 +28,9 @@ from strata.text.tokenizer import Tokenizer
 class ResponseWriter:
     """Writes one answer; stateful for streams."""
 
-    def __init__(self, body: ResponsesRequest, model: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, body: ResponsesRequest, model: str, tokenizer: Tokenizer, options: SamplingOptions) -> None:
         self._body = body
+        self._options = options
         self._tokenizer = tokenizer
         self._top = body.wanted_logprobs
         self._head = {"id": new_id("resp_"), "object": "response", "created_at": int(time.time()), "model": model}
@@ -73,8 +74,7 @@ class ResponseWriter:
             items.append(_message_item(choice.content, status) | {"id": new_id("msg_")})
             items[-1]["content"][0]["logprobs"] = self._logprobs(choice.tokens)
         for call in choice.calls:
-            done = "completed" if call.is_complete else "incomplete"
-            items.append(_call_item(call.call_id, call.name, call.arguments, done))
+            items.append(_call_item(call.call_id, call.name, call.arguments, "completed"))
         return self._response(_status(choice.over), items, choice.over)
 
     def _begin(self) -> bytes:
@@ -86,7 +86,7 @@ class ResponseWriter:
         return created + self._send("response.in_progress", {"response": response})
 
     def _event(self, event: ReplyEvent) -> bytes:
-        if isinstance(event, ContentText | UnfinishedCall):
+        if isinstance(event, ContentText):
             opened = self._in("message", lambda: _message_item("", "in_progress"))
             self._items[-1]["content"][0]["text"] += event.text
             return opened + self._on_part("response.output_text.delta", {"delta": event.text, "logprobs": []})
@@ -176,10 +176,10 @@ class ResponseWriter:
             "text": body.text or {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
-            "temperature": 1.0 if body.temperature is None else body.temperature,
-            "top_p": 1.0 if body.top_p is None else body.top_p,
-            "presence_penalty": body.presence_penalty or 0.0,
-            "frequency_penalty": body.frequency_penalty or 0.0,
+            "temperature": self._options.temperature,
+            "top_p": self._options.top_p,
+            "presence_penalty": self._options.presence_penalty,
+            "frequency_penalty": self._options.frequency_penalty,
             "top_logprobs": body.top_logprobs or 0,
             "truncation": "disabled",
             "background": False,

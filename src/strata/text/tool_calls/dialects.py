@@ -27,8 +27,15 @@ def dialect_of(template: str | None) -> Dialect | None:
     return _LLAMA if "<|python_tag|>" in template else None
 
 
+def dialect_wanted(setting: str, template: str | None) -> Dialect | None:
+    """The dialect by the setting `tool_dialect`: auto (the template's own), none, or a name."""
+    if setting == "auto":
+        return dialect_of(template)
+    return None if setting == "none" else dialect_named(setting)
+
+
 def dialect_named(name: str) -> Dialect:
-    """The dialect of this name, for the setting that overrides the template's."""
+    """The dialect of this name."""
     for dialect in DIALECTS:
         if dialect.name == name:
             return dialect
