@@ -1,5 +1,7 @@
 // Which instruction sets may be used: what the CPU has and the system saves on a switch of threads.
 // Knows no kernel; kernels are chosen from these bits where they live.
+#include "cpu_features.h"
+
 #include "strata_native.h"
 
 namespace {
@@ -67,13 +69,21 @@ uint64_t detect() {
     return found;
 }
 
+bool is_amd() { return cpuid(0, 0).ebx == 0x68747541; }  // "Auth" of "AuthenticAMD"
+
 #else
 
 uint64_t detect() { return 0; }
+bool is_amd() { return false; }
 
 #endif
 
 }  // namespace
+
+bool strata::hardware_reads_ahead() {
+    static const bool amd = is_amd();
+    return amd;
+}
 
 uint64_t strata_cpu_features() {
     static const uint64_t features = detect();

@@ -19,6 +19,12 @@ struct Ops512 {
     static constexpr bool kTakesAnyByte = true;
 
     static Int load(const void *at) { return _mm512_loadu_si512(at); }
+    // A load that the compiler does not repeat inside every instruction that uses it: a cycle has room for one of 64 bytes.
+    static Int load_once(const void *at) {
+        Int v = load(at);
+        __asm__("" : "+v"(v));
+        return v;
+    }
     static void store(void *at, Int v) { _mm512_storeu_si512(at, v); }
     static Int zero() { return _mm512_setzero_si512(); }
     static Int set_int(int32_t value) { return _mm512_set1_epi32(value); }

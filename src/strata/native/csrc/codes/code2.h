@@ -33,7 +33,7 @@ struct Code2 {
     template <class Ops>
     static void decode_counting(const uint8_t *block, typename Ops::Int words[8]) {
         for (int j = 0; j < 2; ++j) {
-            const typename Ops::Int packed = Ops::load(block + j * 64);
+            const typename Ops::Int packed = Ops::load_once(block + j * 64);
             words[j] = Ops::template low_bits<0x03>(packed);
             words[2 + j] = Ops::template low_bits<0x0c>(packed);
             words[4 + j] = Ops::template low_bits<0x30>(packed);

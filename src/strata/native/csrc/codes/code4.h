@@ -31,7 +31,7 @@ struct Code4 {
     template <class Ops>
     static void decode_counting(const uint8_t *block, typename Ops::Int words[8]) {
         for (int j = 0; j < 4; ++j) {
-            const typename Ops::Int packed = Ops::load(block + j * 64);
+            const typename Ops::Int packed = Ops::load_once(block + j * 64);
             words[j] = Ops::template low_bits<0x0f>(packed);
             words[4 + j] = Ops::template low_bits<0xf0>(packed);
         }

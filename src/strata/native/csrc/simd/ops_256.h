@@ -33,6 +33,11 @@ struct Ops256 : Dot {
     static constexpr int kFloatGroup = 4;
 
     static Int load(const void *at) { return _mm256_loadu_si256(static_cast<const __m256i *>(at)); }
+    static Int load_once(const void *at) {
+        Int v = load(at);
+        __asm__("" : "+x"(v));
+        return v;
+    }
     static void store(void *at, Int v) { _mm256_storeu_si256(static_cast<__m256i *>(at), v); }
     static Int zero() { return _mm256_setzero_si256(); }
     static Int set_int(int32_t value) { return _mm256_set1_epi32(value); }

@@ -7,6 +7,7 @@
 
 #include "codes/codes.h"
 #include "kernels.h"
+#include "simd/ahead.h"
 #include "simd/scales.h"
 
 namespace {
@@ -16,10 +17,6 @@ using strata::Row;
 
 constexpr int kChunk = 32;  // blocks: a chunk of code4 is 8 KiB, its scales 2 or 4 KiB; a multiple of 8 keeps the lanes
 constexpr int kLanes = 8;
-// How far ahead of the decoder lines are asked for, into the L2 cache: into L1, whose few miss buffers then stall the
-// decoder, a Zen 4 core loses a fifth; 4 to 16 KiB are alike on a Xeon, 2 KiB lose a tenth there, none a quarter.
-constexpr int kCodesAhead = 8192;
-constexpr int kScalesAhead = 1024;
 template <int N>
 using Number = std::integral_constant<int, N>;
 constexpr int kGroup = 4;
@@ -34,11 +31,21 @@ struct Operand {
     const float *total;    // sums of q as floats, for the mins
 };
 
+// Scales and mins of a chunk, decoded before its blocks are. Value i is that of block i, or of a half block.
+template <class Ops>
+struct ChunkScales {
+    alignas(64) float scales[kChunk * 2 * kTileRows];
+    alignas(64) float mins[kChunk * 2 * kTileRows];
+
+    typename Ops::Float scale(int i, int part) const { return Ops::load_float(scales + i * kTileRows + part); }
+    typename Ops::Float min(int i, int part) const { return Ops::load_float(mins + i * kTileRows + part); }
+};
+
+template <class Ops>
 struct Chunk {
     const uint8_t *codes;
     int blocks;
-    alignas(64) float scales[kChunk * 2 * kTileRows];
-    alignas(64) float mins[kChunk * 2 * kTileRows];
+    ChunkScales<Ops> scales;
 };
 
 // How a code's bytes become what the dot product takes, and what that adds to every weight.
@@ -93,13 +100,15 @@ inline __attribute__((always_inline)) void integer_sums(const typename Ops::Int 
     }
 }
 
-// Block b of a chunk for Rows operands; lane is each operand's accumulator.
-template <class Ops, class Code, bool Counts, int Rows, int Parts, bool HasMin>
-inline __attribute__((always_inline)) void block_step(const Chunk &c, int b, int part, const Decoder<Ops> &decoder,
-                                                      const Operand *x, typename Ops::Float *lane, int stride) {
+// Block b, counted from where codes, scales and operands begin, for Rows operands; lane is each operand's accumulator.
+// Scales is ChunkScales or TileScales.
+template <class Ops, class Code, bool Counts, int Rows, int Parts, bool HasMin, class Scales>
+inline __attribute__((always_inline)) void block_step(const uint8_t *first_codes, const Scales &scales, int b, int part,
+                                                      const Decoder<Ops> &decoder, const Operand *x,
+                                                      typename Ops::Float *lane, int stride) {
     using Int = typename Ops::Int;
     using Float = typename Ops::Float;
-    const uint8_t *codes = c.codes + b * Code::kBlockBytes + part * 4;
+    const uint8_t *codes = first_codes + b * Code::kBlockBytes + part * 4;
     Int words[8];
     if constexpr (Counts)
         Code::template decode_counting<Ops>(codes, words);
@@ -110,31 +119,30 @@ inline __attribute__((always_inline)) void block_step(const Chunk &c, int b, int
         integer_sums<Ops, Code, Counts, Parts>(words, x[r].q + b * 32, x[r].start + b * Parts, &low, &high);
         const Float d = Ops::set_float(x[r].d[b]);
         Float sum = lane[r * stride];
-        const auto scaled = [&](const float *values, int i) {
-            return Ops::mul(Ops::load_float(values + (b * Parts + i) * kTileRows + part), d);
-        };
+        const auto scale = [&](int i) { return Ops::mul(scales.scale(b * Parts + i, part), d); };
         if (Parts == 1) {
-            sum = Ops::fma(scaled(c.scales, 0), Ops::to_float(Ops::add(low, high)), sum);
+            sum = Ops::fma(scale(0), Ops::to_float(Ops::add(low, high)), sum);
         } else {
-            sum = Ops::fma(scaled(c.scales, 0), Ops::to_float(low), sum);
-            sum = Ops::fma(scaled(c.scales, 1), Ops::to_float(high), sum);
+            sum = Ops::fma(scale(0), Ops::to_float(low), sum);
+            sum = Ops::fma(scale(1), Ops::to_float(high), sum);
         }
         for (int i = 0; HasMin && i < Parts; ++i)
-            sum = Ops::fnma(scaled(c.mins, i), Ops::set_float(x[r].total[b * Parts + i]), sum);
+            sum = Ops::fnma(Ops::mul(scales.min(b * Parts + i, part), d), Ops::set_float(x[r].total[b * Parts + i]),
+                            sum);
         lane[r * stride] = sum;
     }
 }
 
 // A chunk for Rows operands. lanes: float [Rows][8][16].
 template <class Ops, class Code, bool Counts, int Rows, int Parts, bool HasMin>
-void chunk_rows(const Chunk &c, const Decoder<Ops> &decoder, const Operand *x, float *lanes) {
+void chunk_rows(const Chunk<Ops> &c, const Decoder<Ops> &decoder, const Operand *x, float *lanes) {
     using Float = typename Ops::Float;
     for (int part = 0; part < kTileRows; part += Ops::kRows) {
         Float sums[Rows][kLanes];  // registers where they are enough
         const auto step = [&](int b, int l) {
-            const uint8_t *ahead = c.codes + b * Code::kBlockBytes + kCodesAhead;
-            for (int line = 0; part == 0 && line < Code::kBlockBytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
-            block_step<Ops, Code, Counts, Rows, Parts, HasMin>(c, b, part, decoder, x, &sums[0][l], kLanes);
+            if (part == 0) ask_for(c.codes, b * Code::kBlockBytes + kCodesAhead, Code::kBlockBytes);
+            block_step<Ops, Code, Counts, Rows, Parts, HasMin>(c.codes, c.scales, b, part, decoder, x,
+                                                                 &sums[0][l], kLanes);
         };
         for (int r = 0; r < Rows; ++r)
             for (int l = 0; l < kLanes; ++l) sums[r][l] = Ops::load_float(lanes + (r * kLanes + l) * kTileRows + part);
@@ -170,7 +178,7 @@ void walk_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int count, 
     alignas(64) int32_t start[kGroup][kChunk * 2];
     alignas(64) float total[kGroup][kChunk * 2];
     Operand x[kGroup];
-    Chunk chunk;
+    Chunk<Ops> chunk;
     const Decoder<Ops> decoder = {Ops::table(m.table), Counts ? -m.table[0] : Ops::kBias};
     const int64_t blocks = m.columns / 32;
     const auto *codes = static_cast<const uint8_t *>(m.codes) + tile * blocks * Code::kBlockBytes;
@@ -180,8 +188,8 @@ void walk_tile(const StrataMatrix &m, int64_t tile, const Row *rows, int count, 
         chunk.blocks = static_cast<int>(blocks - first < kChunk ? blocks - first : kChunk);
         const int copies = m.sub_block == 64 ? 2 : 1;
         const ScaleRun run = {tile, first * 32 / m.sub_block, chunk.blocks * 32 / m.sub_block, copies};
-        decode_scales<Ops>(m, run, chunk.scales);
-        if (HasMin) decode_mins<Ops>(m, run, chunk.mins);
+        decode_scales<Ops>(m, run, chunk.scales.scales);
+        if (HasMin) decode_mins<Ops>(m, run, chunk.scales.mins);
         ask_for_scales(m, {tile, run.first + run.count, run.count, 0});
         for (int r = 0, group; r < count; r += group) {
             group = group_of(count - r);
