@@ -7,6 +7,9 @@ STAMP  := $(VENV)/.ready
 CMAKE  ?= cmake
 PEER   ?= llama-cpp-python==0.3.36
 QUESTION ?= What does harbour mean?
+# A question may hold quotes and dollar signs: make takes it as it is and the shell finds it in its environment.
+override QUESTION := $(value QUESTION)
+export QUESTION
 
 .PHONY: help setup demo demo-smollm conformance test fuzz sanitize lint format interpreter page oracle card settings clean
 
@@ -33,7 +36,7 @@ $(STAMP): pyproject.toml CMakeLists.txt $(wildcard src/strata/native/csrc/* src/
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/strata generate "$(QUESTION)"
+	$(BIN)/strata generate "$$QUESTION"
 
 # a published GGUF file: SmolLM2-135M-Instruct, fetched into build/ (93 MB)
 demo-smollm: $(STAMP)

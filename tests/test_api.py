@@ -1,5 +1,6 @@
 """The engine as a Python user calls it: the same text for the same call, text and tokens that agree, clean ends."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings, GenerationSettings, Settings
 from strata.text.tokenizer import load_tokenizer
 from strata.types import Finished, FinishReason, Message, TextPiece, Usage
+from tests.house.source_tree import ROOT
 
 QUESTION = [Message("user", "What does harbour mean?")]
 
@@ -83,9 +85,27 @@ def test_token_ids_may_be_of_any_integer_type_and_nothing_else(engine: strata.En
     ids: Any = torch.tensor(engine.tokenize("The port of"))
     assert engine.generate(ids, options()).text() == engine.generate("The port of", options()).text()
     wrong: Any
-    for wrong in ([1.5], ["a"], [None], 7, b"bytes"):
-        with pytest.raises(RequestError, match="token ids"):
+    for wrong in ([1.5], ["a"], [None], 7, b"bytes", None, {5: "a"}):
+        with pytest.raises(RequestError, match=r"prompt.* token ids") as caught:
             engine.generate(wrong)
+        assert "object" not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+
+def test_messages_are_checked_before_they_are_rendered(engine: strata.Engine) -> None:
+    wrong: Any
+    for wrong, words in (
+        ([{"role": "user", "content": {"a": 1}}], r"messages\[0\]\.content is of type dict"),
+        ([*QUESTION, {"role": "user"}], r"messages\[1\]\.content is missing"),
+        ([Message("x", "y")], r"messages\[0\]\.role is 'x'"),
+        ("What?", "messages is of type str"),
+        (QUESTION[0], "messages is of type Message"),
+        ([], "messages is empty"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            engine.chat(wrong)
+    parts = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0].content}]}]
+    assert engine.chat(parts, options()).text() == engine.chat(iter(QUESTION), options()).text()  # type: ignore[arg-type]
 
 
 def test_options_of_another_type_are_refused(engine: strata.Engine) -> None:
@@ -143,12 +163,88 @@ def test_progress_tells_of_loading_and_of_reading(tiny_model: Path) -> None:
         assert steps[-1][0] == steps[-1][1]
 
 
+def test_arguments_of_an_engine_are_refused_by_name(tiny_model: Path) -> None:
+    wrong: Any
+    for wrong, words in (
+        ({"threads": 0}, r"setting threads: 0 \(from threads=\.\.\. of Engine\) does not work; a whole number from 1"),
+        ({"slots": "many"}, r"setting slots: 'many' \(from slots="),
+        ({"bogus": 1}, "Engine has no setting bogus; there are threads"),
+        ({"temperature": 1.0}, "Engine has no setting temperature"),
+        ({"threads": 1, "settings": Settings()}, "give settings, or threads: not both"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            strata.Engine(tiny_model, **wrong)
+    wrong = 5
+    with pytest.raises(ModelError, match="model is 5; it must be the path"):
+        strata.Engine(wrong)
+
+
+def test_any_engine_setting_may_be_an_argument(tiny_model: Path) -> None:
+    with strata.Engine(str(tiny_model), slots=2, chunk_rows=64) as opened:
+        assert (opened.settings.engine.slots, opened.settings.engine.chunk_rows) == (2, 64)
+
+
+def test_text_may_be_asked_for_again_and_is_the_whole_reply(engine: strata.Engine) -> None:
+    reply = engine.generate("The port of", options())
+    first = next(reply)
+    assert isinstance(first, TextPiece)
+    text = reply.text()
+    assert text == reply.text() == engine.generate("The port of", options()).text()
+    assert text.startswith(first.text)
+
+
+def test_closing_the_engine_ends_open_replies(tiny_model: Path) -> None:
+    opened = strata.Engine(tiny_model, slots=3)
+    ended, waiting, unread = (opened.generate("The port of", options()) for _ in range(3))
+    text = ended.text()
+    next(waiting)
+    opened.close()
+    for reply in (waiting, unread):
+        with pytest.raises(RequestError, match="closed"):
+            next(reply)
+        with pytest.raises(RequestError, match="closed"):
+            reply.text()
+        assert reply.finished is None
+    assert ended.text() == text != ""
+
+
+def test_closing_the_engine_reaches_a_reply_that_another_thread_waits_for(tiny_model: Path) -> None:
+    opened = strata.Engine(tiny_model)
+    reply = opened.generate("A", options(4000, ignore_eos=True))
+    told: list[str] = []
+    began = threading.Event()
+
+    def read() -> None:
+        try:
+            for _ in reply:
+                began.set()
+        except RequestError as refusal:
+            told.append(str(refusal))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert began.wait(60)
+    opened.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(told) == 1
+    assert "closed" in told[0]
+
+
 def test_closed_engine_says_so(tiny_model: Path) -> None:
     opened = strata.Engine(tiny_model)
     opened.close()
     opened.close()
     with pytest.raises(RequestError, match="closed"):
         opened.generate("A")
+
+
+def test_the_readmes_example_runs_and_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    example = (ROOT / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    exec(compile(example, "README.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert re.search(r"[a-z]\nstop, [0-9]+ tokens a second\n", said), said
+    assert "FinishReason" not in said
 
 
 def test_default_options_are_those_of_sampling() -> None:

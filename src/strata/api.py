@@ -3,10 +3,13 @@
 Knows how text, token ids and the engine's events become each other; knows no model, file or tensor.
 """
 
+import contextlib
 import dataclasses
 import operator
+import os
+import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,16 +17,20 @@ from typing import Any
 from strata.build import LoadedModel, load_model
 from strata.engine.control import RunControl
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
-from strata.errors import EngineError, RequestError
+from strata.errors import EngineError, ModelError, RequestError, SettingsError
 from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
 from strata.scheduler.due import Limits
 from strata.scheduler.runner import RequestRunner
 from strata.scheduler.scheduler import Scheduler
-from strata.settings import EngineSettings, GenerationSettings, Settings, resolve
+from strata.settings import EngineSettings, GenerationSettings, Settings, check, describe, resolve
+from strata.text.messages import checked_messages
 from strata.text.stop_strings import StopMatcher
 from strata.text.tokenizer import Tokenizer
 from strata.types import Finished, FinishReason, Message, ProgressCallback, TextPiece, Usage
+
+CLOSED = "this engine is closed: make a new one"
+CLOSED_REPLY = "this reply was closed before it ended; closing an engine closes its replies"
 
 
 class Engine:
@@ -31,7 +38,8 @@ class Engine:
 
     `model` is a model directory, by default the small model that ships with strata. What is not given is taken from
     the environment (STRATA_THREADS ...), then from the settings file, then from the defaults (docs/settings.md).
-    `settings`: resolved ones, instead of the four before. `progress(stage, done, total)` is called while the weights
+    `more`: any other setting of its [engine] table, such as slots=2. `settings`: resolved ones, instead of all of them.
+    SettingsError or ModelError names what does not work. `progress(stage, done, total)` is called while the weights
     and while a prompt are read. Several generations may be under way at once, in several threads: whoever waits for the
     next piece of one drives them all, `settings.engine.slots` of them side by side. A conversation that has ended stays
     in its slot: its next turn reads only what is new (`usage.cached_tokens`).
@@ -47,13 +55,17 @@ class Engine:
         drafts: int | None = None,
         progress: ProgressCallback | None = None,
         settings: Settings | None = None,
+        **more: Any,
     ) -> None:
-        said = {"threads": threads, "dtype": dtype, "context": context, "drafts": drafts}
-        self.settings = settings or resolve(said)
+        said = {"threads": threads, "dtype": dtype, "context": context, "drafts": drafts} | more
+        self.settings = _settings_of({name: value for name, value in said.items() if value is not None}, settings)
+        if not isinstance(model, str | os.PathLike | None):
+            raise ModelError(f"model is {model!r}; it must be the path of a model directory or GGUF file")
         directory = None if model is None else Path(model)
         self._progress = progress
         self._loaded: LoadedModel | None = load_model(directory, self.settings.engine, progress)
         self._runner: RequestRunner | None = make_runner(self._loaded, self.settings.engine)
+        self._replies: weakref.WeakSet[Generation] = weakref.WeakSet()
 
     def __enter__(self) -> "Engine":
         return self
@@ -91,13 +103,7 @@ class Engine:
         loaded = self._ready()
         if isinstance(prompt, str):
             return self._start(loaded, loaded.tokenizer.encode(prompt, add_special_tokens=True), options)
-        if isinstance(prompt, bytes | bytearray):  # a sequence of whole numbers, but none of token ids
-            raise RequestError("a prompt is text or token ids, not bytes: decode them first")
-        try:
-            token_ids = [operator.index(token) for token in prompt]  # whole numbers of any library
-        except TypeError as failure:
-            raise RequestError(f"a prompt is text or token ids: {failure}") from failure
-        return self._start(loaded, token_ids, options)
+        return self._start(loaded, _token_ids_of(prompt), options)
 
     def chat(
         self,
@@ -105,12 +111,13 @@ class Engine:
         options: SamplingOptions | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> "Generation":
-        """Answer a conversation, by the model's chat template. Raises RequestError or TemplateError at once."""
+        """Answer a conversation, by the model's chat template. Raises RequestError or TemplateError at once.
+
+        A message has a role (system, user, assistant, tool; developer is system) and a content: text, or a list of
+        {"type": "text", "text": ...}. Other fields, such as tool_calls, are the template's.
+        """
         loaded = self._ready()
-        if not messages:
-            raise RequestError("messages is empty: give at least one")
-        plain = [dataclasses.asdict(message) if isinstance(message, Message) else message for message in messages]
-        return self._start(loaded, loaded.tokenizer.encode_chat(plain, tools), options)
+        return self._start(loaded, loaded.tokenizer.encode_chat(checked_messages(messages), tools), options)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; control tokens in it stay text."""
@@ -121,14 +128,19 @@ class Engine:
         return self._ready().tokenizer.decode(token_ids)
 
     def close(self) -> None:
-        """Let go of the model. Generations under way must have ended; calling it again does nothing."""
+        """Let go of the model; calling it again does nothing.
+
+        Replies under way end: their next piece raises RequestError. One that has ended keeps what it has.
+        """
+        for reply in list(self._replies):
+            reply.close()
         if self._loaded is not None and self._loaded.tokenizer.chat_template is not None:
             self._loaded.tokenizer.chat_template.close()
         self._loaded = self._runner = None
 
     def _ready(self) -> LoadedModel:
         if self._loaded is None:
-            raise RequestError("this engine is closed: make a new one")
+            raise RequestError(CLOSED)
         return self._loaded
 
     def _start(self, loaded: LoadedModel, token_ids: Sequence[int], options: SamplingOptions | None) -> "Generation":
@@ -142,7 +154,10 @@ class Engine:
         loaded.engine.check(request)
         control = RunControl(self._progress)
         assert self._runner is not None, "what is loaded has its runner"
-        return Generation(request, self._runner.run(request, control), loaded.tokenizer, control.cancel, control.keep)
+        events = self._runner.run(request, control)
+        reply = Generation(request, events, loaded.tokenizer, control.cancel, control.keep)
+        self._replies.add(reply)
+        return reply
 
 
 def make_runner(loaded: LoadedModel, settings: EngineSettings) -> RequestRunner:
@@ -153,6 +168,33 @@ def make_runner(loaded: LoadedModel, settings: EngineSettings) -> RequestRunner:
         return Scheduler(loaded.engine, Limits.of(settings, loaded.slots))
 
     return RequestRunner(new_scheduler)
+
+
+def _settings_of(said: Mapping[str, Any], settings: Settings | None) -> Settings:
+    """What is in force: the settings given, or what was said as arguments and what the environment and file say."""
+    if settings is not None:
+        if said:
+            raise SettingsError(f"give settings, or {', '.join(said)}: not both")
+        return settings
+    known = describe(EngineSettings)
+    for name, value in said.items():
+        if name not in known:
+            raise SettingsError(f"Engine has no setting {name}; there are {', '.join(known)}")
+        check(name, value, *known[name], f"{name}=... of Engine")
+    return resolve(said)
+
+
+def _token_ids_of(prompt: Sequence[int]) -> list[int]:
+    """Whole numbers of any library. Raises RequestError for anything else, and for bytes, which are none of ids."""
+    if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
+        raise RequestError(f"prompt is of type {type(prompt).__name__}; it must be text or a list of token ids")
+    token_ids = []
+    for index, token in enumerate(prompt):
+        try:
+            token_ids.append(operator.index(token))
+        except TypeError:
+            raise RequestError(f"prompt[{index}] is {token!r}; token ids are whole numbers") from None
+    return token_ids
 
 
 def default_options(settings: GenerationSettings, **changes: Any) -> SamplingOptions:
@@ -183,6 +225,8 @@ class Generation(Iterator[TextPiece | Finished]):
         self._cancel = cancel
         self._keep = keep  # told how many tokens the reply has if it ends in front of some that came
         self._waiting: deque[TextPiece | Finished] = deque()
+        self._texts: list[str] = []
+        self._is_closed = False
 
     @property
     def seed(self) -> int | None:
@@ -193,22 +237,41 @@ class Generation(Iterator[TextPiece | Finished]):
         """End the reply after the step that is under way; may be called from any thread or a signal handler."""
         self._cancel()
 
+    def close(self) -> None:
+        """Let go of the engine; unless the reply has ended, its next piece raises RequestError. From any thread."""
+        self._is_closed = True
+        self._cancel()
+        with contextlib.suppress(ValueError):  # another thread is inside; what it waits for ends by the cancelling
+            self._events.close()
+
     def __iter__(self) -> "Generation":
         return self
 
     def __next__(self) -> TextPiece | Finished:
+        if self._is_closed and self.finished is None:
+            raise RequestError(CLOSED_REPLY)
         while not self._waiting:
             if self.finished is not None:
                 raise StopIteration
-            self._take(next(self._events))
-        return self._waiting.popleft()
+            came = next(self._events, None)
+            if self._is_closed:  # by another thread, meanwhile
+                self._events.close()
+                raise RequestError(CLOSED_REPLY)
+            if came is None:  # an exception of an earlier step ended the events
+                raise StopIteration
+            self._take(came)
+        event = self._waiting.popleft()
+        if isinstance(event, TextPiece):
+            self._texts.append(event.text)
+        return event
 
     def text(self) -> str:
-        """The rest of the reply at once. Raises EngineError if the engine failed."""
-        pieces = [event.text for event in self if isinstance(event, TextPiece)]
+        """The text of the whole reply, of pieces that were read before too. Raises EngineError if the engine failed."""
+        for _ in self:
+            pass
         if self.finished is not None and self.finished.error is not None:
             raise EngineError(self.finished.error)
-        return "".join(pieces)
+        return "".join(self._texts)
 
     def _take(self, event: TokensDrawn | RunEnded) -> None:
         if isinstance(event, RunEnded):

@@ -79,13 +79,24 @@ def test_a_peer_that_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_missing_peer_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(peer, "is_installed", lambda: False)
-    assert run(["bench", "peer", str(tmp_path / "model.gguf"), "--cpu"]) == 1
+    assert run(["bench", "peer", str(gguf), "--cpu"]) == 1
     assert f"pip install {llama_cpp.PACKAGE}" in capsys.readouterr().err
     assert run(["bench", "peer", "model.gguf"]) == 2
     assert run(["bench", "peer", "model.gguf", "--cpu", "--rounds", "0"]) == 2
+
+
+def test_a_wrong_file_is_told_before_a_missing_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peer, "is_installed", lambda: False)
+    (tmp_path / "notes.txt").write_text("no model, but long enough for a header")
+    cases = {"none": "there is no file", "": "is not a regular file", "notes.txt": "is no GGUF file"}
+    for name, words in cases.items():
+        assert run(["bench", "peer", str(tmp_path / name), "--cpu"]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_the_worker_reads_the_prompt_and_then_token_by_token() -> None:

@@ -187,7 +187,40 @@ def test_file_without_read_permission(
 
 
 def test_path_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
-    assert str(tmp_path / "none") in refused(*generate(tmp_path / "none"))
+    assert f"there is no model directory or GGUF file {tmp_path / 'none'}" in refused(*generate(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("--model", ["generate", "Hello", "--model", ""]),
+        ("--model", ["chat", "--model", ""]),
+        ("PATH", ["inspect", ""]),
+        ("DIRECTORY", ["convert", "", "out.gguf"]),
+        ("OUT", ["convert", ".", ""]),
+        ("OUT", ["synth", "qwen4_exp", ""]),
+        ("--like", ["synth", "out", "--like", ""]),
+        ("MODEL", ["bench", "peer", "--cpu", ""]),
+    ],
+)
+def test_path_that_is_empty(refused: Refused, name: str, arguments: list[str]) -> None:
+    assert f"{name}: the path is empty: give one" in refused(*arguments)
+
+
+def test_directory_to_make_that_is_empty_beside_like(refused: Refused, tiny_model: Path) -> None:
+    assert "the first argument is empty" in refused("synth", "", "--like", str(tiny_model))
+
+
+def test_folders_that_are_missing_are_not_made(refused: Refused, tiny_model: Path, tmp_path: Path) -> None:
+    place = tmp_path / "none" / "deep"
+    for arguments in (["convert", str(tiny_model), str(place / "x.gguf")], ["synth", "llama", str(place / "x")]):
+        assert f"there is no folder {place}; make it first" in refused(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_take_no_file(refused: Refused, tiny_model: Path) -> None:
+    for arguments in (["convert", str(tiny_model), "/proc/x.gguf"], ["synth", "qwen3_moe", "/proc/x"]):
+        assert "nothing can be written in /proc" in refused(*arguments)
 
 
 def test_path_that_holds_no_model(refused: Refused, tmp_path: Path) -> None:

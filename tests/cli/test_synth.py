@@ -8,11 +8,13 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from strata.cli.app import run
 from strata.cli.model_report import require_fit
 from strata.cli.synth import synth
 from strata.errors import ConfigError, SettingsError, StrataError, TextError
 from strata.models.base import Segment
 from strata.models.families import family_of
+from strata.weights import presets
 from strata.weights.safetensors import SafetensorsSource, open_model
 
 SMALL_TOKENIZER = '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}}'
@@ -142,6 +144,14 @@ def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_only_the_config_of_the_published_model(tmp_path: Path) -> None:
     synth("qwen4_exp", tmp_path / "m", preset="published", config_only=True)
     assert [file.name for file in (tmp_path / "m").iterdir()] == ["config.json"]
+
+
+def test_the_help_names_every_family_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["synth", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    *others, last = presets.STYLES
+    assert f"{', '.join(others)} or {last};" in said
+    assert set(presets.STYLES) == set(FAMILIES) | {"llama"}
 
 
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path: Path) -> None:

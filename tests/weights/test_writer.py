@@ -57,11 +57,11 @@ def test_shards_hold_at_most_what_was_asked_and_the_index_says_where(tmp_path: P
 
 
 def test_a_directory_appears_whole(tmp_path: Path) -> None:
-    with new_directory(tmp_path / "deep" / "out", 10) as directory:
+    with new_directory(tmp_path / "out", 10) as directory:
         (directory / "x").write_text("y")
-        assert not (tmp_path / "deep" / "out").exists()
-    assert [file.name for file in (tmp_path / "deep").iterdir()] == ["out"]
-    assert (tmp_path / "deep" / "out" / "x").read_text() == "y"
+        assert not (tmp_path / "out").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "x").read_text() == "y"
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), ValueError("x"), OSError(errno.EIO, "Input/output error")])

@@ -28,6 +28,7 @@ from strata.hardware import read_cpu
 from strata.models.base import Segment
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
+from strata.weights.gguf import open_gguf
 
 start_process = subprocess.Popen
 MOST_KL = 0.05  # both read the same weights; above it one of them reads something else and no speed is printed
@@ -75,7 +76,12 @@ class PeerReport:
 
 
 def compare_with_peer(plan: PeerPlan) -> PeerReport:
-    """Measure. Raises EngineError if the peer is missing, fails, or gives other logits than we do."""
+    """Measure.
+
+    Raises ModelError if the file cannot be read as GGUF, EngineError if the peer is missing, fails, or gives other
+    logits than we do.
+    """
+    open_gguf(plan.file)  # what is wrong with it is told first: building llama.cpp takes minutes
     if not is_installed():
         raise EngineError(HOW_TO_GET_IT)
     context = plan.prompt_tokens + plan.decode_tokens + 8

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts import App, CoercionError, CycloptsError, UnusedCliTokensError
 
 from strata import __version__
 from strata.cli.console import write_line
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
             EXIT_USER_MISTAKE,
         )
     except CycloptsError as mistake:
-        return _report(f"{mistake} (`strata --help` shows what there is)", EXIT_USER_MISTAKE)
+        return _report(f"{_named(mistake)} (`strata --help` shows what there is)", EXIT_USER_MISTAKE)
     except EngineError as failure:
         return _report(str(failure), EXIT_ENGINE_FAILED)
     except StrataError as mistake:
@@ -95,6 +95,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has no such letter ends no reply
     sys.exit(run(sys.argv[1:]))
+
+
+def _named(mistake: CycloptsError) -> str:
+    """The parser's sentence; it names flags in it, but no argument that has none."""
+    bare = isinstance(mistake, CoercionError) and mistake.msg and mistake.token and mistake.token.keyword is None
+    return f"{mistake.argument.name.lstrip('-').upper()}: {mistake}" if bare and mistake.argument else str(mistake)
 
 
 def _report(sentence: str, code: int) -> int:

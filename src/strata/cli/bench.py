@@ -15,6 +15,7 @@ from strata.bench.peer import PeerPlan, PeerReport, Speed, compare_with_peer
 from strata.cli.bench_kernels import kernels
 from strata.cli.bench_serve import serve
 from strata.cli.console import printable
+from strata.cli.flags import GivenPath
 from strata.errors import SettingsError
 from strata.hardware import read_cpu
 
@@ -25,7 +26,7 @@ app.command(serve)
 
 @app.command
 def peer(
-    model: Path,
+    model: GivenPath,
     /,
     *,
     cpu: Annotated[bool, Parameter(negative="")] = False,
@@ -40,7 +41,7 @@ def peer(
     Parameters
     ----------
     model
-        A GGUF file.
+        A GGUF file; llama.cpp is the Python package llama-cpp-python, which strata does not bring along.
     cpu
         On the processor: what there is today.
     threads

@@ -9,13 +9,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from strata.api import Engine, default_options
 from strata.cli.console import progress_bar, report_notices, statistics_line, write_line
 from strata.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK
-from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, said
+from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, GivenPath, said
 from strata.cli.reply import stream_reply
 from strata.errors import RequestError, TextError
 from strata.sampling.options import SamplingOptions
@@ -29,7 +28,7 @@ PROMPT = "> "
 
 def chat(
     *,
-    model: Path | None = None,
+    model: GivenPath | None = None,
     system: str | None = None,
     engine: Annotated[EngineFlags, FLAT] = None,
     generation: Annotated[GenerationFlags, FLAT] = None,

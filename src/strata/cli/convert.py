@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from strata.cli.console import printable, progress_bar
+from strata.cli.flags import GivenPath
 from strata.cli.gguf_keys import architecture_for, heads_of, llama_cpp_problems, model_pairs
 from strata.cli.gguf_plan import check_type, plan_tensors
 from strata.cli.model_report import gib, require_fit
@@ -27,8 +28,8 @@ from strata.weights.safetensors import open_model
 
 
 def convert(
-    directory: Path,
-    out: Path,
+    directory: GivenPath,
+    out: GivenPath,
     /,
     *,
     storage: Annotated[str, Parameter(name="--type")] = "Q4_K",
@@ -40,7 +41,7 @@ def convert(
     directory
         A model directory with safetensors files.
     out
-        The file to write, as in model.gguf; it must not exist.
+        The file to write, as in model.gguf; it must not exist, its folder must.
     storage
         How the large matrices are stored: Q4_K, Q8_0, Q2_0, BF16, ...; what is small stays in 32 bits, and rows that
         are too short for a type take the nearest one that fits.

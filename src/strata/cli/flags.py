@@ -5,6 +5,7 @@ Knows the settings' names, types and help; knows no command.
 
 from collections.abc import Sequence
 from dataclasses import asdict, field, make_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -25,7 +26,15 @@ def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[-1].value!r} is no whole number") from None
 
 
+def given_path(kind: Any, tokens: Sequence[Token]) -> Path:
+    """A flag's text as a path; an empty one is a variable that a script forgot, not a name of this folder."""
+    if not tokens[-1].value:
+        raise ValueError("the path is empty: give one")
+    return Path(tokens[-1].value)
+
+
 WholeNumber = Annotated[int, Parameter(converter=whole_number)]
+GivenPath = Annotated[Path, Parameter(converter=given_path)]
 
 
 def _flags(section: type) -> Any:

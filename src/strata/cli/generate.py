@@ -5,7 +5,6 @@ Knows where a prompt comes from and where its reply goes; the reply is made by `
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -13,7 +12,7 @@ from cyclopts import Parameter
 from strata.api import Engine, Generation, default_options
 from strata.cli.console import progress_bar, report_notices, statistics_line, write_line
 from strata.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK
-from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, said
+from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, GivenPath, said
 from strata.cli.reply import stream_reply
 from strata.errors import EngineError, RequestError
 from strata.sampling.options import SamplingOptions
@@ -26,7 +25,7 @@ def generate(
     prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
-    model: Path | None = None,
+    model: GivenPath | None = None,
     raw: Annotated[bool, Parameter(negative="")] = False,
     system: str | None = None,
     stop: Annotated[list[str] | None, Parameter(negative="")] = None,

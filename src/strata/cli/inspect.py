@@ -14,7 +14,7 @@ from rich.text import Text
 
 from strata import models_shipped
 from strata.cli.console import printable
-from strata.cli.flags import WholeNumber
+from strata.cli.flags import GivenPath, WholeNumber
 from strata.cli.model_report import ModelReport, gib, make_report, packed_formats, parts_in_order, report_as_json
 from strata.errors import ModelError
 from strata.models.needs import Part, Placement
@@ -23,7 +23,7 @@ from strata.weights.directory import CONFIG_NAME
 
 
 def inspect(
-    path: Path | None = None,
+    path: GivenPath | None = None,
     /,
     *,
     context: WholeNumber | None = None,

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from strata import models_shipped
 from strata.cli.console import printable, progress_bar
-from strata.cli.flags import WholeNumber
+from strata.cli.flags import GivenPath, WholeNumber
 from strata.cli.model_report import gib
 from strata.errors import ConfigError, SettingsError, TextError
 from strata.models.config_fields import MOST_LAYERS
@@ -34,10 +34,10 @@ _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
 
 def synth(
     family: str | None = None,
-    out: Path | None = None,
+    out: GivenPath | None = None,
     /,
     *,
-    like: Path | None = None,
+    like: GivenPath | None = None,
     preset: Literal["tiny", "published"] = "tiny",
     layers: WholeNumber | None = None,
     fields: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
@@ -55,9 +55,9 @@ def synth(
     Parameters
     ----------
     family
-        qwen4_exp, qwen3_5_moe, qwen3_next or qwen3_moe; left out with --like.
+        qwen4_exp, qwen3_5_moe, qwen3_next, qwen3_moe or llama; left out with --like.
     out
-        The directory to make; it must not exist.
+        The directory to make; it must not exist, its folder must.
     like
         A model directory or a config.json whose shapes are taken; its tokenizer comes along.
     preset
@@ -79,6 +79,8 @@ def synth(
     config_only
         Write config.json and nothing else: enough for `strata inspect`.
     """
+    if family == "":
+        raise SettingsError("the first argument is empty: give a family, or with --like the directory to make")
     if like is not None and out is None and family is not None:
         out, family = Path(family), None
     if out is None or (family is None) == (like is None):

@@ -25,7 +25,7 @@ def check_directory(directory: Path) -> None:
         hint = ""
         if len(directory.parts) == 2 and not directory.is_absolute():
             hint = f"; if this is a model's name on the hub, download it first: hf download {directory} --local-dir ..."
-        raise ModelError(f"there is no model directory {directory}{hint}") from None
+        raise ModelError(f"there is no model directory or GGUF file {directory}{hint}") from None
     except OSError as failure:
         raise ModelError(f"the model directory {directory} cannot be read: {reason_of(failure)}") from None
     if not stat.S_ISDIR(mode):

@@ -21,6 +21,7 @@ from strata.weights.gguf import DEFAULT_ALIGNMENT, MAGIC
 from strata.weights.gguf_metadata import ARRAY, BOOL, SCALARS, TEXT
 from strata.weights.gguf_types import GgmlType
 from strata.weights.json_files import reason_of
+from strata.weights.new_path import folder_of_new, nothing_can_be_made
 from strata.weights.writer import SPARE_DISK_BYTES
 
 _KIND_OF = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "u64": 10, "i64": 11,
@@ -58,35 +59,33 @@ def write_gguf(
 ) -> int:
     """Write `target`, which must not exist; returns its size. `on_progress` gets the bytes of each step and a name.
 
-    Raises StrataError if the file exists, if the disk has no room, or if it fills up on the way; nothing is left then.
+    Raises StrataError if the file exists, its folder does not or lets nothing be made, if the disk has no room, or if
+    it fills up on the way; nothing is left then.
     """
-    if os.path.lexists(target):
-        raise StrataError(f"{target} exists already; give a path that does not, or remove it first")
+    parent = folder_of_new(target)
     header = _header(pairs, tensors)
     needed = len(header) + sum(_padded(tensor.stored_bytes) for tensor in tensors)
-    parent = target.absolute().parent
-    partial: Path | None = None
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        free = disk_free_bytes(parent)
-        if needed + SPARE_DISK_BYTES > free:
-            raise _no_room(parent, needed, free)
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=parent)
-        partial = Path(name)
+    except OSError as failure:
+        raise nothing_can_be_made(parent, failure) from None
+    partial = Path(name)
+    try:
         with os.fdopen(descriptor, "wb") as out:
+            free = disk_free_bytes(parent)  # asked after the file is made: where none can be, no room is not the reason
+            if needed + SPARE_DISK_BYTES > free:
+                raise _no_room(parent, needed, free)
             out.write(header)
             for tensor in tensors:
                 _write_tensor(out, tensor, on_progress)
         partial.chmod(0o644)  # mkstemp's 0o600 would outlive the rename
         partial.rename(target)
-        partial = None
     except OSError as failure:
         if failure.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_room(parent, needed, disk_free_bytes(parent)) from None
         raise StrataError(f"{target} cannot be written: {reason_of(failure)}") from None
     finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return needed
 
 

@@ -7,7 +7,6 @@ whole or not at all: it is written beside its place and renamed at the end.
 import errno
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from strata.hardware import disk_free_bytes
 from strata.weights.directory import INDEX_NAME, SINGLE_NAME
 from strata.weights.header import CODE_OF_DTYPE
 from strata.weights.json_files import reason_of
+from strata.weights.new_path import folder_of_new, nothing_can_be_made
 
 SPARE_DISK_BYTES = 64 << 20  # left free beside the model: a disk filled to the last byte breaks other programs
 PUBLISHED_SHARD_BYTES = 4 << 30
@@ -81,20 +81,18 @@ def write_json(file: Path, values: Mapping[str, Any]) -> None:
 def new_directory(target: Path, needed_bytes: int) -> Iterator[Path]:
     """A directory to fill that becomes `target` at the end; on any error nothing is left behind.
 
-    Raises StrataError if `target` exists, if the disk has no room for `needed_bytes`, or if it fills up on the way.
+    Raises StrataError if `target` exists, its folder does not or lets nothing be made, if the disk has no room for
+    `needed_bytes`, or if it fills up on the way.
     """
-    if os.path.lexists(target):
-        raise StrataError(f"{target} exists already; give a path that does not, or remove it first")
-    parent = target.absolute().parent
+    parent = folder_of_new(target)
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        free = disk_free_bytes(parent)
-        if needed_bytes + SPARE_DISK_BYTES > free:
-            raise _no_room(parent, needed_bytes, free)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=parent))
     except OSError as failure:
-        raise StrataError(f"{target} cannot be written: {reason_of(failure)}") from None
+        raise nothing_can_be_made(parent, failure) from None
     try:
+        free = disk_free_bytes(parent)  # asked after a folder is made: where none can be, no room is not the reason
+        if needed_bytes + SPARE_DISK_BYTES > free:
+            raise _no_room(parent, needed_bytes, free)
         partial.chmod(0o755)  # mkdtemp's 0o700 would outlive the rename
         yield partial
         partial.rename(target)
