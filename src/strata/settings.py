@@ -185,6 +185,8 @@ class Settings:
     said: frozenset[str] = frozenset()  # names of the settings that are not defaults, whatever their value
 
 
+# An empty variable is one that is not set, but for these: a key that was meant and is missing must be noticed.
+_MAY_BE_EMPTY = frozenset(("api_key",))
 SECTIONS: dict[str, type] = {"engine": EngineSettings, "generation": GenerationSettings, "server": ServerSettings}
 
 
@@ -214,7 +216,7 @@ def resolve(
             variable = PREFIX + name.upper()
             if name in flags:
                 values[name] = check(name, flags[name], kind, limits, f"--{name.replace('_', '-')}")
-            elif environment.get(variable, "") != "":
+            elif environment.get(variable, "") != "" or (name in _MAY_BE_EMPTY and variable in environment):
                 values[name] = check(name, environment[variable], kind, limits, variable)
             elif name in in_file.get(section_name, {}):
                 values[name] = check(name, in_file[section_name][name], kind, limits, "the settings file")

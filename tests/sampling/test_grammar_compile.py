@@ -13,7 +13,7 @@ from strata.errors import EngineError, RequestError
 from strata.sampling import grammar_compile
 from strata.sampling.grammar_compile import COMPILE_SECONDS, GrammarFactory, Vocabulary
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
-from tests.sampling.grammars import accepts, allowed_ids, compiled, next_texts, vocabulary
+from tests.sampling.grammars import accepts, allowed_ids, compiled, factory, next_texts, vocabulary
 
 JSON, REGEX, LARK, GBNF = GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.LARK, GrammarKind.GBNF
 POINT = '{"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": false}'
@@ -23,8 +23,8 @@ GBNF_LIST = 'root ::= "[" item ("," item)* "]"  # a list\nitem ::= [0-9]+ | "\\u
 @pytest.mark.parametrize(
     ("kind", "source", "right", "wrong"),
     [
-        (GrammarKind.JSON_OBJECT, "", ["{}", '{"a":[1,{"é":null}]}', "{ \n}"], ["[]", "{", " {}", "{}x"]),
-        (JSON, POINT, ['{"x": 12}', '{\n    "x":\t-7 }'], ["{}", '{"x":1.5}', '{"x":1,"y":2}', '{"x":1', "null"]),
+        (GrammarKind.JSON_OBJECT, "", ["{}", '{"a":[1,{"é":null}]}', "{\n}"], ["[]", "{", " {}", "{}x"]),
+        (JSON, POINT, ['{"x": 12}', '{\n    "x": -7\n}'], ["{}", '{"x":1.5}', '{"x":1,"y":2}', '{"x":1', "null"]),
         (JSON, "true", ['"a"', "12", "[]", "null"], ["", "a"]),
         (JSON, '{"enum": ["ab", 12, null]}', ['"ab"', "12", "null"], ['"a"', "1", "ab"]),
         (REGEX, "a/b|(x\\d){2}", ["a/b", "x1x2"], ["a", "x1", "a/bx"]),
@@ -43,9 +43,22 @@ def test_what_a_grammar_says_is_enforced(kind: GrammarKind, source: str, right: 
 
 
 def test_white_space_in_json_comes_to_an_end() -> None:
-    grammar = compiled(GrammarKind.JSON_OBJECT, "")
-    grammar.commit(b"{" + b" \n" * 32)
-    assert next_texts(grammar) == {b'"', b'":', b'"a"', b"}"}
+    for white in (b" ", b"\n" + b" " * 16):
+        grammar = compiled(GrammarKind.JSON_OBJECT, "")
+        grammar.commit(b"{" + white)
+        assert next_texts(grammar) == {b'"', b'":', b'"a"', b"}"}
+
+
+def test_a_fault_in_a_rule_that_has_a_name_is_told_under_it_and_without_the_grammar() -> None:
+    named = (("tool_0", "tools: the schema of 'see'"), ("tool_1", "tools: the schema of 'look'"))
+    for schema, words in (
+        ('{"type": "bogus"}', "Invalid type: bogus"),
+        ('{"$ref": "http://x/y"}', "$ref 'http://x/y' points outside the schema; put what it names under $defs"),
+    ):
+        source = f'start: tool_0 | tool_1\ntool_0: "a"\ntool_1: "b" tool_1_arguments\ntool_1_arguments: %json {schema}'
+        with pytest.raises(RequestError) as refusal:
+            factory().compile(GrammarSpec(LARK, source, named_rules=named))
+        assert str(refusal.value) == f"tools: the schema of 'look' cannot be enforced: {words}"
 
 
 def test_a_schema_that_is_relaxed_says_what_is_not_enforced() -> None:

@@ -225,6 +225,23 @@ def test_what_cannot_be_done_is_refused_in_the_apis_shape(fields: Any, words: st
         assert words in refused(server, **fields)["message"]
 
 
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ({"type": "function", "function": {"name": "look"}}, "tools[0] is a tool as OpenAI's API has it"),
+        ({"name": "a\nb", "input_schema": {}}, "tools[0].name is 'a\\nb'; it must hold printable characters only"),
+        ({"name": "a" * 129, "input_schema": {}}, "a name of at most 128 characters"),
+    ],
+)
+def test_a_tool_that_cannot_be_used_is_told_why(tool: Any, words: str) -> None:
+    with running() as server:
+        body = {"messages": HI, "max_tokens": 8, "tools": [tool]}
+        status, _, answer = server.request("POST", PATH, body)
+        assert status == 400 and words in answer["error"]["message"]
+        named = {"type": "function", "name": "look", "input_schema": {"type": "object"}}
+        assert server.request("POST", PATH, body | {"tools": [named]})[0] == 200
+
+
 def test_tools_of_a_provider_are_left_out_and_the_message_says_so() -> None:
     with running() as server:
         message = ask(server, tools=[LOOK, {"type": "web_search_20250305", "name": "web_search"}])
@@ -244,6 +261,13 @@ def test_tokens_are_counted_with_template_system_and_tools() -> None:
         counted = server.post(PATH + "/count_tokens?beta=true", body, {"anthropic-beta": "x"})
         ask(server, **body)
         assert counted == {"input_tokens": len(server.engine.requests[1].prompt)}
+
+
+def test_what_the_context_cannot_hold_is_counted_all_the_same() -> None:
+    with running() as server:
+        long = {"messages": [{"role": "user", "content": "word " * 20_000}]}
+        assert server.post(f"{PATH}/count_tokens", long)["input_tokens"] > 20_000
+        assert server.request("POST", PATH, long | {"max_tokens": 8})[0] == 400
 
 
 def test_other_failures_have_the_apis_shape_too() -> None:

@@ -9,6 +9,7 @@ from strata.server.asking import (
     SamplingFields,
     as_api_error,
     check_token_ids,
+    made_options,
     one_of,
     sampling_defaults,
     token_requests,
@@ -78,6 +79,20 @@ def test_a_prompt_must_leave_room_for_one_token() -> None:
     with pytest.raises(ApiError, match="10 tokens and this server's context 10") as refusal:
         token_requests((5,) * 10, SamplingOptions(), model)
     assert refusal.value.code == "context_length_exceeded"
+
+
+def test_a_larger_context_is_only_advised_where_the_model_has_one() -> None:
+    for context, advised in ((10, True), (65536, False)):
+        with pytest.raises(ApiError) as refusal:
+            token_requests((5,) * context, SamplingOptions(), facts(context=context), param="input")
+        assert refusal.value.param == "input"
+        assert ("--context" in refusal.value.message) is advised
+
+
+def test_a_refused_top_p_says_that_0_does_not_work_either() -> None:
+    for wrong in (-1, 0):
+        with pytest.raises(ApiError, match=r"above 0 \(for the likeliest token use temperature 0\)"):
+            made_options({}, {"top_p": wrong})
 
 
 def test_token_ids_are_those_of_the_model() -> None:

@@ -26,6 +26,7 @@ def test_json_is_read_as_usual() -> None:
         (b"[" * (DEEPEST + 2) + b"]" * (DEEPEST + 2), "nested deeper"),
         (b"[" * 100_000, "nested deeper"),
         (b'{"a":' * 100_000, "nested deeper"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
     ],
 )
 def test_what_is_unclear_is_refused(body: bytes, words: str) -> None:

@@ -123,10 +123,37 @@ def test_items_of_earlier_turns_become_one_message_a_turn() -> None:
         assert prompt.count("<|im_start|>assistant") == 2  # the earlier turn and the one to come
 
 
-@pytest.mark.parametrize("given", [None, "", []])
+@pytest.mark.parametrize("given", ["", []])
 def test_a_probe_with_nothing_in_it_is_answered(given: Any) -> None:
     with running() as server:
         assert ask(server, input=given, max_output_tokens=1)["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({}, "input", "input is missing"),
+        ({"input": None}, "input", "input is missing"),
+        ({"input": [{"type": "web_search_call"}]}, "input", "input holds no message"),
+        ({"input": "a", "include": ["bogus"]}, "include", "include holds 'bogus'"),
+        ({"input": "a", "reasoning": {"effort": "bogus"}}, "reasoning.effort", "reasoning.effort is 'bogus'; none,"),
+        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0; it must be 1 or larger"),
+        ({"input": "word " * 700}, "input", "this server's context 512"),
+    ],
+)
+def test_a_refusal_names_the_field_as_this_api_calls_it(body: Any, param: str, words: str) -> None:
+    with running() as server:
+        status, _, answer = server.request("POST", PATH, body)
+        assert (status, answer["error"]["param"]) == (400, param)
+        assert words in answer["error"]["message"]
+
+
+def test_items_that_have_no_place_in_a_prompt_are_left_out_and_the_response_says_so() -> None:
+    with running() as server:
+        items = [{"role": "user", "content": "hi"}, {"type": "web_search_call"}]
+        assert ask(server, input=items)["warnings"] == [
+            "input[1] of type 'web_search_call' is left out: this server cannot use it"
+        ]
 
 
 def test_namespaces_are_opened_and_unknown_tools_left_out() -> None:

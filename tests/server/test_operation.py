@@ -13,6 +13,7 @@ from typing import Any
 from strata.engine.messages import Statistics
 from strata.server.access_log import RequestRecord, as_line
 from strata.server.routes.monitor import rates
+from strata.server.routes.tokenize import MOST_BYTES
 from strata.types import Usage
 from tests.server.fake_engine import Reply, Script, facts, tokenizer
 from tests.server.running import parse_events, running
@@ -158,7 +159,19 @@ def test_text_goes_to_tokens_and_back_in_both_shapes() -> None:
         assert server.request("POST", "/tokenize", {})[0] == 400
         assert server.request("POST", "/tokenize", {"content": "a", "prompt": "b"})[0] == 400
         assert server.request("POST", "/detokenize", {"tokens": [1 << 40]})[0] == 400
-        assert server.request("GET", "/tokenizer_info")[2]["vocab_size"] == 8192
+        info = server.request("GET", "/tokenizer_info")[2]
+        assert (info["vocab_size"], info["eos_token"]) == (8192, "<|im_end|>")
+        assert info["eos_token_id"] == tokenizer().token_id("<|im_end|>")
+
+
+def test_a_long_list_of_tokens_is_whole_and_too_long_a_text_is_refused() -> None:
+    text = "a b " * 20_000
+    with running() as server:
+        answer = server.post("/tokenize", {"prompt": text})
+        assert answer["tokens"] == tokenizer().encode(text) and answer["count"] == len(answer["tokens"]) > 20_000
+        status, _, refusal = server.request("POST", "/tokenize", {"content": "a" * (MOST_BYTES + 1)})
+        assert (status, refusal["error"]["param"]) == (400, "content")
+        assert "at most 2,097,152" in refusal["error"]["message"]
 
 
 def test_every_route_is_in_the_openapi_document() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from strata.errors import SettingsError
 from strata.server.security import Head, Rules, is_loopback_host, read_keys, rules_of
-from strata.settings import ServerSettings
+from strata.settings import ServerSettings, resolve
 from tests.server.running import running
 
 USUAL = Head("POST", "/v1/chat/completions", "127.0.0.1:8080", None, None, None, "application/json", "2")
@@ -39,6 +39,27 @@ def test_what_others_reach_needs_a_key(host: str) -> None:
     with pytest.raises(SettingsError, match="an API key is needed"):
         rules(host=host)
     assert status(rules(host=host, api_key="k"), api_key="k") == 200
+
+
+@pytest.mark.parametrize("given", ["", ",", " , "])
+def test_a_key_that_is_none_is_refused_instead_of_ignored(given: str) -> None:
+    with pytest.raises(SettingsError, match="holds no key"):
+        rules(api_key=given)
+    with pytest.raises(SettingsError, match="holds no key"):
+        rules_of(resolve(environment={"STRATA_API_KEY": given}).server)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ({"content_encoding": "gzip"}, 415),
+        ({"content_encoding": "identity"}, 200),
+        ({"content_type": "application/json; charset=latin-1"}, 415),
+        ({"content_type": 'application/json; charset="UTF-8"'}, 200),
+    ],
+)
+def test_a_body_is_utf_8_and_not_packed(head: Any, expected: int) -> None:
+    assert status(rules(), **head) == expected
 
 
 @pytest.mark.parametrize(

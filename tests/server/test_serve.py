@@ -121,6 +121,33 @@ def test_the_next_turn_continues_in_the_slot(server: Serving) -> None:
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 10
 
 
+def test_what_is_no_http_is_a_line_of_the_log_like_any_other(server: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"no http\r\n\r\n")
+        assert b"400" in connection.recv(1 << 12)
+    server.until(lambda: any("Invalid HTTP request" in line for line in server.err), seconds=10)
+    told = [json.loads(line) for line in server.err if "Invalid HTTP request" in line]
+    assert [line["level"] for line in told] == ["warning"]
+
+
+def test_a_large_text_does_not_stop_the_others_and_leaves_no_memory_behind(server: Serving) -> None:
+    server.ask("POST", "/tokenize", {"content": "\U0001f600" * 500_000})
+    before = server.rss_bytes()
+    gaps = []
+    large = threading.Thread(target=server.ask, args=("POST", "/tokenize", {"content": "\U0001f600" * 500_000}))
+    large.start()
+    while large.is_alive():
+        asked = time.monotonic()
+        assert server.ask("GET", "/health")[0] == 200
+        gaps.append(time.monotonic() - asked)
+    assert len(gaps) > 1
+    assert server.rss_bytes() < before + (64 << 20)
+    for _ in range(3):
+        status, answer = server.ask("POST", "/v1/completions", {"prompt": "ab " * 1_000_000, "max_tokens": 2})
+        assert status == 400 and "at least 187,500 tokens" in answer["error"]["message"]
+    assert server.rss_bytes() < before + (64 << 20)
+
+
 def test_a_client_that_leaves_frees_its_slot_within_a_window(server: Serving) -> None:
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -154,6 +181,7 @@ def test_sigterm_lets_running_replies_finish_and_ends_with_0() -> None:
         assert stream.has_begun.wait(30)
         server.signal(signal.SIGTERM)
         server.until(lambda: server.ask("GET", "/health")[0] == 503)
+        server.until(lambda: "waiting for 1 reply, at most 30 s; Ctrl-C again ends them\n" in server.out)
         status, answer = server.ask("POST", "/v1/chat/completions", CHAT)
         assert (status, answer["error"]["code"]) == (503, "draining")
         assert server.wait(30) == 0
@@ -186,7 +214,12 @@ def test_a_signal_while_the_model_is_loaded_ends_it_too() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["/no/such/model"], "/no/such/model"),
+        (["/no/such/model"], "there is no model at /no/such/model"),
+        (["--model", "/no/such/model"], "there is no model at /no/such/model"),
+        (["/a", "--model", "/b"], "two models are given"),
+        (["--host", "bogus.invalid"], "is no address of this machine"),
+        (["--host", ""], "setting host is empty"),
+        (["--api-key", ","], "holds no key"),
         (["--host", "0.0.0.0"], "an API key is needed"),
         (["--host", "no.such.host.invalid", "--api-key", "k"], "is no address of this machine"),
         (["--max-body-mib", "0"], "from 1 to 4096"),
@@ -198,6 +231,7 @@ def test_what_cannot_begin_says_why_in_one_line_and_ends_with_2(arguments: list[
         assert server.wait(60) == 2
         time.sleep(0.1)
         assert len(server.err) == 1 and words in server.err[0]
+        assert server.out == [] or "tokens" in words  # it has not said that it listens, unless a model is read for it
 
 
 def test_a_port_in_use_is_named() -> None:

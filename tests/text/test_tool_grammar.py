@@ -22,7 +22,7 @@ from strata.text.reply import ReplyFormat, ReplyReader
 from strata.text.tokenizer import Tokenizer
 from strata.text.tool_calls.dialect import Dialect, Tool
 from strata.text.tool_calls.dialects import DIALECTS, dialect_named
-from strata.text.tool_calls.grammar import tool_grammar
+from strata.text.tool_calls.grammar import MOST_REQUIRED_CALLS, tool_grammar
 from tests.text.reply_tools import MARKED, SPELLED, events_of, read, seen, tokens
 from tests.text.test_tool_calls import SAIL_JSON, SAIL_LLAMA, SAIL_XML
 
@@ -126,6 +126,13 @@ def test_what_a_model_writes_is_allowed(dialect: Dialect, tokenizer: Tokenizer) 
     assert not takes(compiled(dialect, tokenizer), f"So: {call}", tokenizer)
     assert not takes(compiled(dialect, tokenizer), "", tokenizer)
     assert not takes(compiled(dialect, tokenizer), call.replace("sail", "sink"), tokenizer)
+
+
+@every_dialect
+def test_calls_that_are_required_come_to_an_end(dialect: Dialect) -> None:
+    call = CALL[dialect.name]
+    assert takes(compiled(dialect), "\n".join([call] * MOST_REQUIRED_CALLS))
+    assert not takes(compiled(dialect), "\n".join([call] * (MOST_REQUIRED_CALLS + 1)))
 
 
 @every_dialect

@@ -21,9 +21,10 @@ _GIB = 2**30
 
 
 def serve(
-    model: Path | None = None,
+    path: Path | None = None,
     /,
     *,
+    model: Path | None = None,
     server: Annotated[ServerFlags, FLAT] = None,
     engine: Annotated[EngineFlags, FLAT] = None,
     generation: Annotated[GenerationFlags, FLAT] = None,
@@ -32,16 +33,21 @@ def serve(
 
     Parameters
     ----------
-    model
+    path
         A model directory or GGUF file; the small model that ships with strata if not given.
+    model
+        The same as a flag, as other commands take it.
     """
+    if path is not None and model is not None:
+        raise SettingsError(f"two models are given, {path} and --model {model}: give one")
+    model = path or model
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise SettingsError(f"strata serve needs {', '.join(missing)}: pip install 'strata-moe[server]'")
     from strata.server import run
 
     settings = resolve(said(server, engine, generation))
-    run.serve(None if model is None else str(model), settings, _tell_addresses, _tell_facts)
+    run.serve(None if model is None else str(model), settings, _tell_addresses, _tell_facts, _tell_draining)
     return EXIT_OK
 
 
@@ -63,6 +69,13 @@ def _tell_facts(parts: "Parts") -> None:
     )
     for address in parts.addresses:
         _tell(f"ready: OpenAI clients use {address}/v1, Anthropic clients {address}")
+
+
+def _tell_draining(parts: "Parts") -> None:
+    running = parts.service.running
+    replies = "1 reply" if running == 1 else f"{running} replies"
+    seconds = parts.settings.server.drain_seconds
+    _tell(f"waiting for {replies}, at most {seconds:g} s; Ctrl-C again ends them")
 
 
 def _tell(line: str) -> None:

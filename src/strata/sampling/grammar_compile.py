@@ -5,6 +5,7 @@ limits are counts of work, so that every step of it ends; the deadline here is f
 """
 
 import importlib
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ _COMPILERS = 2  # threads: one grammar that takes long does not keep others wait
 _COMPILER_STACK_BYTES = 256 << 20  # of addresses, not memory: see the sizes in grammar_source.py
 _MOST_LEXER_STATES = 50_000  # 1 to 2 KB each, a grammar
 _LONGEST_REASON = 300  # characters
+_PLACE = re.compile(r"at (\d+)\(\d+\): (.*)", re.DOTALL)  # line and column of a fault, what it is
+_EXCERPT = re.compile(r"\n\s*\d+ \| ")  # the engine shows the lines of the grammar behind what it says
+_REMOTE = re.compile(r"Resource ('[^']*') is not present in a registry and retrieving it failed.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class GrammarFactory:
                 notices = _notices(matcher, form, reasons)
                 return Grammar(matcher, tokens.limits, self._mask_worker, spec.begins_after, notices)
             reasons.append(reason)
-        raise RequestError(f"the {spec.kind.value} cannot be enforced: {reasons[-1]}")
+        raise RequestError(_refusal(spec, reasons[-1]))
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,22 @@ def _why_unusable(matcher: Any, limits: TokenLimits) -> str | None:
     return None if may_come.any() else "no token of this model can begin it"
 
 
+def _refusal(spec: GrammarSpec, reason: str) -> str:
+    """The sentence for whoever asked; a fault in a rule that has a name is told under it, without our own grammar."""
+    found = _PLACE.match(reason)
+    lines = spec.source.splitlines()
+    if found is not None and spec.named_rules and int(found[1]) <= len(lines):
+        rule = lines[int(found[1]) - 1].partition(":")[0]
+        for name, called in spec.named_rules:
+            if rule == name or rule.startswith(f"{name}_"):
+                return f"{called} cannot be enforced: {found[2]}"
+    return f"the {spec.kind.value} cannot be enforced: {reason}"
+
+
 def _reason(matcher: Any) -> str:
-    text = " ".join(matcher.get_error().split("\n<", 1)[0].split())
+    said = _EXCERPT.split(matcher.get_error().split("\n<", 1)[0], maxsplit=1)[0]
+    text = " ".join(said.split()).replace("failed to compile JSON schema: ", "")
+    text = _REMOTE.sub(r"$ref \1 points outside the schema; put what it names under $defs", text)
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "..."
 
 

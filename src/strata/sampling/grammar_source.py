@@ -26,9 +26,9 @@ MOST_PROPERTIES = 2_000  # of one object: 0.3 s to compile, and four times that 
 _WORK_OF_A_TEXT = 40_000
 _WORK_OF_A_SCHEMA = 1_000_000
 
-# Between two JSON tokens. Without an end to it a model that begins to indent may go on until its tokens are used up;
-# 64 holds a line's end and an indent of 15 levels by four.
-_WHITESPACE = r"[ \n\r\t]{1,64}"
+# Between two JSON tokens: a space, or a line's end and an indent. What a small model is allowed it uses up: with 64
+# characters of any kind at each place its replies ran into max_tokens (docs/log.md, 2026-11-30).
+_WHITESPACE = r" |\n {0,16}"
 
 _HEAD = '%llguidance {"no_forcing": true}\nstart: @body'
 # Behind their reasoning models write up to two line ends first; they are no part of the reply's text (text/reply.py).

@@ -21,4 +21,5 @@ class GrammarSpec:
     kind: GrammarKind
     source: str
     begins_after: int | None = None  # token id, of `</think>` say, behind which it holds; None: from the first token on
+    named_rules: tuple[tuple[str, str], ...] = ()  # of Lark: a rule, and what to call it and those made from it
     reasoning: tuple[int, int] | None = None  # opening and closing token of reasoning that may come first

@@ -94,7 +94,7 @@ class SamplingOptions:
         _check_range("temperature", self.temperature, 0, 100)
         if 0 < self.temperature < 1e-3:
             raise RequestError(f"temperature is {self.temperature}; it must be 0 (greedy) or from 0.001 to 100")
-        _check_range("top_p", self.top_p, 0, 1)
+        _check_range("top_p", self.top_p, 0, 1, " and above 0 (for the likeliest token use temperature 0)")
         if self.top_p == 0:
             raise RequestError("top_p is 0; it must be above 0 (for the likeliest token use temperature 0)")
         _check_range("min_p", self.min_p, 0, 1)
@@ -134,10 +134,10 @@ def _made(name: str, value: Any, kind: type, works: str) -> Any:
         raise RequestError(f"{name} is {value!r}; it must be {works}") from None
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
+def _check_range(name: str, value: float, low: float, high: float, also: str = "") -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # which no NaN is
-        raise RequestError(f"{name} is {value!r}; it must be a number from {low} to {high}")
+        raise RequestError(f"{name} is {value!r}; it must be a number from {low} to {high}{also}")
 
 
 def _check_integer(name: str, value: int, low: int, high: int | None, works: str) -> None:

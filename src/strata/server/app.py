@@ -18,6 +18,7 @@ from strata.errors import EngineError, RequestError, StrataError
 from strata.server.access_log import AccessLog, bug_error, record_of, request_id_of, write_to_stderr
 from strata.server.asking import as_api_error
 from strata.server.errors import ApiError, error_response
+from strata.server.field_errors import mistakes
 from strata.server.guard import Guard
 from strata.server.parts import Parts
 from strata.server.routes import ROUTES
@@ -72,28 +73,14 @@ async def _strata_failure(request: Request, failure: Exception) -> Response:
 
 async def _invalid_body(request: Request, failure: Exception) -> Response:
     assert isinstance(failure, RequestValidationError)
-    errors = failure.errors()
-    named = [_mistake(error) for error in errors[:_SHOWN_ERRORS]]
-    more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-    return _answer(request, ApiError(400, "; ".join(named) + more, param=_place(errors[0]) or None))
+    named = mistakes(failure.errors())
+    shown = "; ".join(sentence for _, sentence in named[:_SHOWN_ERRORS])
+    more = f"; and {len(named) - _SHOWN_ERRORS} more" if len(named) > _SHOWN_ERRORS else ""
+    return _answer(request, ApiError(400, shown + more, param=named[0][0] or None))
 
 
 async def _bug(request: Request, failure: Exception) -> Response:
     return _answer(request, bug_error(failure, request_id_of(request.scope)))
-
-
-def _mistake(error: Any) -> str:
-    place = _place(error)
-    if error.get("type") == "missing":
-        return f"{place or 'the body'} is missing"
-    said = str(error.get("msg", "is not usable")).replace("Input should be", "must be")
-    return f"{place}: {said}" if place else f"the body: {said}"
-
-
-def _place(error: Any) -> str:
-    """The field that an error of the validation is about: `messages.0.role`."""
-    location = [str(part) for part in error.get("loc", ()) if part not in ("body", "query", "path")]
-    return ".".join(part for part in location if not part.startswith(("list[", "dict[", "constrained-")))
 
 
 def _answer(request: Request, error: ApiError) -> Response:

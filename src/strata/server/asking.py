@@ -5,7 +5,7 @@ Knows names and ranges of request fields; nothing of a single API, no prompt.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,10 +14,13 @@ from strata.engine.request import TokenRequest
 from strata.errors import RequestError
 from strata.sampling.grammar_spec import GrammarSpec
 from strata.sampling.options import SamplingOptions
+from strata.server.context_limit import ContextLimit
 from strata.server.errors import ApiError
 from strata.settings import Settings
 
 MOST_CHOICES = 128  # as the OpenAI API
+
+_CALLED_ALIKE: Mapping[str, str] = {}
 
 # Options of other servers that change a reply and that we do not have: with these values they change nothing.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -48,6 +51,8 @@ class Fields(BaseModel):
 
 class SamplingFields(Fields):
     """What the OpenAI APIs and local servers call the options of sampling."""
+
+    called: ClassVar[Mapping[str, str]] = {}  # options that an API calls by another name
 
     temperature: float | None = None
     top_p: float | None = None
@@ -87,7 +92,7 @@ class SamplingFields(Fields):
             "max_tokens": max_tokens,
             "logprobs": logprobs,
         }
-        return made_options(defaults, values)
+        return made_options(defaults, values, self.called)
 
 
 def sampling_defaults(recommended: Mapping[str, float], settings: Settings) -> dict[str, Any]:
@@ -96,22 +101,28 @@ def sampling_defaults(recommended: Mapping[str, float], settings: Settings) -> d
     return {"temperature": 1.0} | dict(recommended) | told
 
 
-def made_options(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> SamplingOptions:
-    """Options with these values where they are not None, the defaults elsewhere, and a seed."""
+def made_options(
+    defaults: Mapping[str, Any], values: Mapping[str, Any], called: Mapping[str, str] = _CALLED_ALIKE
+) -> SamplingOptions:
+    """Options with these values where they are not None, the defaults elsewhere, and a seed.
+
+    called: how the API calls options that have another name there; a refusal says that name.
+    """
     named = {name: value for name, value in values.items() if value is not None}
     if named.get("max_tokens") == -1:
         named["max_tokens"] = None  # as many as fit, whatever the default
     try:
         return SamplingOptions(**{**defaults, **named}).seeded()
     except RequestError as error:
-        raise as_api_error(error) from error
+        raise as_api_error(error, called) from error
 
 
-def as_api_error(error: RequestError) -> ApiError:
+def as_api_error(error: RequestError, called: Mapping[str, str] = _CALLED_ALIKE) -> ApiError:
     """A refusal of the engine's side as a client hears it; `param` is the field that the sentence begins with."""
-    name = str(error).split(" ", 1)[0]
-    is_field = any(name == field.name for field in dataclasses.fields(SamplingOptions))
-    return ApiError(400, str(error), param=name if is_field else None)
+    name = str(error).split(" ", 1)[0].rstrip(":")
+    is_field = name == "tools" or any(name == field.name for field in dataclasses.fields(SamplingOptions))
+    told = called.get(name, name)
+    return ApiError(400, told + str(error).removeprefix(name), param=told if is_field else None)
 
 
 def refuse_what_we_lack(body: Fields) -> None:
@@ -144,20 +155,17 @@ def token_requests(
     choices: int = 1,
     grammar: GrammarSpec | None = None,
     prompt_logprobs: int | None = None,
+    param: str = "messages",
 ) -> tuple[TokenRequest, ...]:
-    """One request for each reply that is wanted, held against the model. ApiError 400 where it cannot be served."""
+    """One request for each reply that is wanted, held against the model. ApiError 400 where it cannot be served.
+
+    param: the field that the prompt comes from.
+    """
     if not 1 <= choices <= MOST_CHOICES:
         raise ApiError(400, f"n is {choices}; it must be from 1 to {MOST_CHOICES}", param="n")
     if not prompt:
-        raise ApiError(400, "the prompt is empty: give at least one token", param="prompt")
-    if len(prompt) >= facts.context:
-        raise ApiError(
-            400,
-            f"the prompt has {len(prompt):,} tokens and this server's context {facts.context:,}, reply included: "
-            "shorten the prompt or start the server with a larger --context",
-            param="messages",
-            code="context_length_exceeded",
-        )
+        raise ApiError(400, "the prompt is empty: give at least one token", param=param)
+    ContextLimit(facts.context, facts.trained_context).check(len(prompt), param)
     try:
         options.check_vocabulary(facts.vocabulary_size)
     except RequestError as error:

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strata.server.access_log import request_id_of
 from strata.server.errors import ApiError, error_response
+from strata.server.memory import LARGE_BYTES, give_back
 from strata.server.security import Head, Rules, too_large
 
 BODY_SECONDS = 60.0  # for a whole body to arrive
@@ -47,7 +48,15 @@ class Guard:
         if refusal is not None:
             await error_response(head.path, refusal, request_id_of(scope))(scope, receive, send)
             return
-        await self._app(scope, _replay(body, receive), send)
+        size = len(body)
+        receive = _replay(body, receive)
+        del body
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            del receive
+            if size >= LARGE_BYTES:
+                await asyncio.shield(asyncio.to_thread(give_back, size))
 
 
 class _ClientLeft(Exception):
@@ -75,13 +84,11 @@ async def _read_body(receive: Receive, most_bytes: int) -> bytes:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that first gives the body that was read, then what the connection says."""
-    given = False
+    held = [body]  # let go of when it is handed out: it may be large, and a reply long
 
     async def replayed() -> Message:
-        nonlocal given
-        if not given:
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+        if held:
+            return {"type": "http.request", "body": held.pop(), "more_body": False}
         return await receive()
 
     return replayed
@@ -117,6 +124,7 @@ def _head_of(scope: Scope) -> Head:
         api_key=headers.get("x-api-key"),
         content_type=headers.get("content-type"),
         content_length=headers.get("content-length"),
+        content_encoding=headers.get("content-encoding"),
     )
 
 

@@ -3,6 +3,7 @@
 Knows JSON and HTTP 400; not what a request means.
 """
 
+import codecs
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -37,6 +38,8 @@ class _StrictRequest(Request):
 
 def parse(body: bytes) -> Any:
     """The value of a JSON text. ApiError 400 for anything else, with what is wrong and where."""
+    if body.startswith(codecs.BOM_UTF8):
+        raise _refusal("not valid JSON: it begins with a byte order mark (EF BB BF); leave it out")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:

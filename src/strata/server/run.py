@@ -6,9 +6,13 @@ Knows signals, sockets and uvicorn; what is served is `app`'s matter, what is pr
 import asyncio
 import contextlib
 import gc
+import json
+import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -18,6 +22,7 @@ from strata.engine.messages import Load, ModelFacts
 from strata.errors import EngineError, ModelError, SettingsError
 from strata.server.app import create_app
 from strata.server.condition import Phase, RestartPolicy
+from strata.server.context_limit import ContextLimit
 from strata.server.metrics import Metrics
 from strata.server.parts import Parts
 from strata.server.security import rules_of
@@ -35,7 +40,7 @@ def make_parts(settings: Settings, launch: Callable[[], EngineLink], policy: Res
 
     def prepare(facts: ModelFacts) -> None:
         if parts.text is None or parts.text.files != facts.tokenizer:
-            before, parts.text = parts.text, TextSide(facts.tokenizer, settings.server.tool_dialect)
+            before, parts.text = parts.text, _text_side(facts, settings)
             if before is not None:
                 before.close()
             _set_aside_what_stays()
@@ -43,6 +48,10 @@ def make_parts(settings: Settings, launch: Callable[[], EngineLink], policy: Res
     service = EngineService(launch, prepare, settings.server.max_waiting, policy)
     parts = Parts(service, settings, Metrics(service))
     return parts
+
+
+def _text_side(facts: ModelFacts, settings: Settings) -> TextSide:
+    return TextSide(facts.tokenizer, settings.server.tool_dialect, ContextLimit(facts.context, facts.trained_context))
 
 
 def _set_aside_what_stays() -> None:
@@ -58,10 +67,7 @@ def _set_aside_what_stays() -> None:
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Sockets bound to every address that `host` names. Raises SettingsError where that cannot be."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError):
-        raise SettingsError(f"setting host: {host!r} is no address of this machine; 127.0.0.1 is one") from None
+    found = _resolved(host, port)
     sockets: list[socket.socket] = []
     for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
         try:
@@ -73,6 +79,16 @@ def listen(host: str, port: int) -> list[socket.socket]:
                 f"cannot listen on {host} port {port}: {failure.strerror}; another --port may be free, 0 finds one"
             ) from failure
     return sockets
+
+
+def _resolved(host: str, port: int) -> list[Any]:
+    """What `host` names, as `getaddrinfo` says it. SettingsError for an unknown name."""
+    if not host:
+        raise SettingsError("setting host is empty; 127.0.0.1 is this machine alone, 0.0.0.0 every address of it")
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError):
+        raise SettingsError(f"setting host: {host!r} is no address of this machine; 127.0.0.1 is one") from None
 
 
 def _bound(family: int, address: Sequence[Any], port: int) -> socket.socket:
@@ -93,8 +109,12 @@ def serve(
     settings: Settings,
     on_listening: Callable[[Parts], None],
     on_ready: Callable[[Parts], None],
+    on_draining: Callable[[Parts], None],
 ) -> None:
     """Serve until a signal ends it. Raises SettingsError, ModelError or EngineError if it cannot begin."""
+    if model is not None and not Path(model).exists():
+        raise ModelError(f"there is no model at {model}: give a model directory or a GGUF file")
+    _resolved(settings.server.host, settings.server.port)
     rules = rules_of(settings.server)
     sockets = listen(settings.server.host, settings.server.port)
     load = Load(model, settings.engine)
@@ -110,9 +130,10 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=CONNECTIONS_SECONDS,
     )
+    _log_in_json()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_run(parts, _Server(config), sockets, on_listening, on_ready))
+            runner.run(_run(parts, _Server(config), sockets, on_listening, on_ready, on_draining))
     finally:
         for listening in sockets:
             listening.close()
@@ -124,6 +145,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     except ImportError:
         return asyncio.new_event_loop
     return uvloop.new_event_loop
+
+
+class _JsonLines(logging.Formatter):
+    """What uvicorn has to say, such as of a request that is no HTTP, as a line like the log's others."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging`."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        return json.dumps({"time": now, "level": record.levelname.lower(), "message": record.getMessage()})
+
+
+def _log_in_json() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines())
+    log = logging.getLogger("uvicorn.error")
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.WARNING)
 
 
 class _Server(uvicorn.Server):
@@ -141,6 +179,7 @@ async def _run(
     sockets: list[socket.socket],
     on_listening: Callable[[Parts], None],
     on_ready: Callable[[Parts], None],
+    on_draining: Callable[[Parts], None],
 ) -> None:
     stop, abort = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -155,6 +194,8 @@ async def _run(
         if service.condition.is_ready:
             on_ready(parts)
         await stop.wait()
+        if service.running:
+            on_draining(parts)
         await service.drain(parts.settings.server.drain_seconds, abort)
     finally:
         await service.close()

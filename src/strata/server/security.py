@@ -28,6 +28,7 @@ class Head:
     api_key: str | None
     content_type: str | None
     content_length: str | None
+    content_encoding: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class Rules:
     def _host_refusal(self, head: Head) -> ApiError | None:
         if self.any_host or (head.host is not None and self._knows_host(_host_name(head.host))):
             return None
+        given = "there is no Host header" if head.host is None else f"the Host header is {head.host!r}"
         return ApiError(
             403,
-            f"the Host header is {head.host!r}; this server answers to IP addresses, localhost and this machine's "
+            f"{given}; this server answers to IP addresses, localhost and this machine's "
             "name: add others by --allow-host",
         )
 
@@ -92,6 +94,11 @@ class Rules:
         kind = (head.content_type or "").partition(";")[0].strip().lower()
         if length != 0 and kind != "application/json":
             return ApiError(415, f"Content-Type is {head.content_type!r}; it must be application/json")
+        if head.content_encoding is not None and head.content_encoding.strip().lower() not in ("", "identity"):
+            return ApiError(415, f"Content-Encoding is {head.content_encoding!r}; send the body as it is")
+        charset = _charset(head.content_type or "")
+        if charset not in ("", "utf-8", "utf8", "us-ascii"):
+            return ApiError(415, f"Content-Type names the charset {charset!r}; JSON is UTF-8")
         return None
 
 
@@ -128,6 +135,10 @@ def rules_of(settings: ServerSettings) -> Rules:
 def read_keys(settings: ServerSettings) -> list[str]:
     """All keys: those of the setting, separated by commas, and those of the file, one a line."""
     keys = listed(settings.api_key)
+    if settings.api_key is not None and not keys:
+        raise SettingsError(
+            f"setting api_key: {settings.api_key!r} holds no key; leave it out for a server without one"
+        )
     if settings.api_key_file is not None:
         keys += _keys_of_file(Path(settings.api_key_file))
     for key in keys:
@@ -162,6 +173,12 @@ def is_loopback_host(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _charset(content_type: str) -> str:
+    """What a Content-Type says of its charset, lower case; "" if nothing."""
+    parts = [part.strip().lower() for part in content_type.split(";")[1:]]
+    return next((part.removeprefix("charset=").strip('"') for part in parts if part.startswith("charset=")), "")
 
 
 def _is_address(name: str) -> bool:

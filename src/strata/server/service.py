@@ -266,7 +266,8 @@ class EngineService:
         self._load_error = None
         lost = Condition(Phase.RESTARTING, f"the engine is being started again: {self.last_failure}")
         self._become(lost)
-        self._lose_all(lost.refusal())
+        sentence = f"this reply was lost: {self.last_failure}; the engine is being started again: ask again"
+        self._lose_all(ApiError(503, sentence, code=lost.phase.value, retry_after=lost.retry_after))
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, ReadProgress | PromptRead | Drawn | Ended):

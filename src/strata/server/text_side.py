@@ -10,15 +10,24 @@ from typing import Any
 
 from strata.engine.messages import TokenizerFiles
 from strata.engine.request import TokenRequest
+from strata.errors import TemplateError
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
+from strata.server.context_limit import ContextLimit
 from strata.server.errors import ApiError
-from strata.text.chat_template import RenderedPrompt
+from strata.server.memory import give_back
+from strata.text.chat_template import (
+    RenderedPrompt,
+    TemplateLimits,
+    TemplateLostError,
+    TemplateOutputError,
+    TemplateTimeError,
+)
 from strata.text.reasoning import ReasoningMarkers, ends_in_reasoning, may_begin_reasoning, reasoning_markers_of
 from strata.text.reply import ReplyFormat, ReplyReader
 from strata.text.tokenizer import Tokenizer, tokenizer_from_files
 from strata.text.tool_calls.dialect import Tool
 from strata.text.tool_calls.dialects import dialect_wanted
-from strata.text.tool_calls.grammar import tool_grammar
+from strata.text.tool_calls.grammar import rule_of, tool_grammar
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,7 @@ class Conversation:
     continues_last: bool = False  # the last message is the beginning of the reply
     asks_for_reply: bool = True
     notices: tuple[str, ...] = ()  # what was left out
+    param: str = "messages"  # the field of the request that holds them
 
 
 @dataclass(frozen=True)
@@ -56,13 +66,15 @@ class ReadyPrompt:
     grammar: GrammarSpec | None = None
     most_calls: int | None = None  # the reply is over behind so many
     notices: tuple[str, ...] = ()
+    param: str = "messages"  # the field of the request that it comes from
 
 
 class TextSide:
-    """One model's text. `tool_dialect` as the setting of this name."""
+    """One model's text. `tool_dialect` as the setting of this name; without a `limit` every prompt is encoded."""
 
-    def __init__(self, files: TokenizerFiles, tool_dialect: str = "auto") -> None:
+    def __init__(self, files: TokenizerFiles, tool_dialect: str = "auto", limit: ContextLimit | None = None) -> None:
         self.files = files
+        self._limit = limit
         self.tokenizer: Tokenizer = tokenizer_from_files(files)
         self._dialect = dialect_wanted(tool_dialect, files.chat_template)
         self._markers = reasoning_markers_of(self.tokenizer)
@@ -80,7 +92,7 @@ class TextSide:
             self.tokenizer.chat_template.close()
 
     def render(self, conversation: Conversation) -> RenderedPrompt:
-        """The conversation as the template writes it. RequestError or TemplateError as there."""
+        """The conversation as the template writes it. RequestError or TemplateError as there, ApiError at a limit."""
         template = self.tokenizer.chat_template
         if template is None:
             raise ApiError(400, "this model has no chat template: use /v1/completions with text", param="messages")
@@ -88,12 +100,15 @@ class TextSide:
         if conversation.continues_last:
             sentinel = secrets.token_hex(16)
             messages[-1] = _with_end_mark(messages[-1], sentinel)
-        rendered = template.render(
-            messages,
-            list(conversation.calls.shown) or None,
-            add_generation_prompt=conversation.asks_for_reply and not conversation.continues_last,
-            variables=conversation.variables,
-        )
+        try:
+            rendered = template.render(
+                messages,
+                list(conversation.calls.shown) or None,
+                add_generation_prompt=conversation.asks_for_reply and not conversation.continues_last,
+                variables=conversation.variables,
+            )
+        except (TemplateOutputError, TemplateTimeError, TemplateLostError) as failure:
+            raise self._stopped_template(failure, template.limits, conversation.param) from failure
         if not sentinel:
             return rendered
         before, found, _ = rendered.marked_text.partition(sentinel)
@@ -104,6 +119,8 @@ class TextSide:
     def chat(self, conversation: Conversation, content: GrammarSpec | None = None) -> ReadyPrompt:
         """A prompt to reply to; `content` is what the reply's content must be. Errors as in `render`."""
         rendered = self.render(conversation)
+        self._check_length(rendered.text, conversation.param)
+        token_ids = self._encoded(rendered)
         markers, calls = self._markers, conversation.calls
         inside = markers is not None and ends_in_reasoning(rendered, markers, self.tokenizer)
         end = self.tokenizer.token_id(markers.closing) if markers is not None and inside else None
@@ -115,12 +132,42 @@ class TextSide:
         else:
             grammar = content and replace(content, reasoning=self._marker_ids(opens))
         return ReadyPrompt(
-            tuple(self.tokenizer.encode_prompt(rendered)),
+            token_ids,
             ReplyFormat(markers, inside, self._dialect, calls.allowed),
             None if grammar is None else replace(grammar, begins_after=end),
             None if calls.is_parallel else 1,
             conversation.notices,
+            conversation.param,
         )
+
+    def token_ids(self, conversation: Conversation) -> tuple[int, ...]:
+        """A conversation's prompt for whoever counts: also one that the context cannot hold. Errors as in `render`."""
+        return self._encoded(self.render(conversation))
+
+    def _encoded(self, rendered: RenderedPrompt) -> tuple[int, ...]:
+        token_ids = tuple(self.tokenizer.encode_prompt(rendered))
+        give_back(len(rendered.marked_text))
+        return token_ids
+
+    def _stopped_template(self, failure: TemplateError, limits: TemplateLimits, param: str) -> ApiError:
+        """What a client hears of a template that did not come to its end."""
+        if isinstance(failure, TemplateLostError):
+            return ApiError(503, "the process that renders chat templates was ended: ask again", retry_after=1)
+        if isinstance(failure, TemplateTimeError):
+            sentence = (
+                f"the chat template is not done with them within {limits.seconds:g} s: send fewer or shorter ones"
+            )
+            return ApiError(400, f"{param}: {sentence}", param=param, code="template_limit")
+        context = "" if self._limit is None else f" (this server's context: {self._limit.context:,} tokens)"
+        sentence = (
+            f"they make a prompt of more than {limits.output_characters:,} characters, which is the most{context}"
+        )
+        return ApiError(400, f"{param}: {sentence}: shorten them", param=param, code="context_length_exceeded")
+
+    def _check_length(self, text: str, param: str) -> None:
+        """ApiError 400 for what cannot fit, before time and memory go into its tokens."""
+        if self._limit is not None:
+            self._limit.check_least(self.tokenizer.least_tokens(text), param)
 
     def _marker_ids(self, markers: ReasoningMarkers | None) -> tuple[int, int] | None:
         """The markers as tokens; None where there are none, or where they are spelled."""
@@ -148,11 +195,15 @@ class TextSide:
         )
         if content is not None and not calls.is_required:
             source = _either(source, content)
-        return GrammarSpec(GrammarKind.LARK, source)
+        rules = tuple((rule_of(i), f"tools: the schema of {tool.name!r}") for i, tool in enumerate(calls.allowed))
+        return GrammarSpec(GrammarKind.LARK, source, named_rules=rules)
 
     def plain(self, text: str) -> ReadyPrompt:
         """A text to continue."""
-        return ReadyPrompt(tuple(self.tokenizer.encode(text, add_special_tokens=True)), ReplyFormat())
+        self._check_length(text, "prompt")
+        token_ids = tuple(self.tokenizer.encode(text, add_special_tokens=True))
+        give_back(len(text))
+        return ReadyPrompt(token_ids, ReplyFormat(), param="prompt")
 
     def reader(self, prompt: ReadyPrompt, request: TokenRequest) -> Callable[[], ReplyReader]:
         """Makes the readers of the replies to a request."""

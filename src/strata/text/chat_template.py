@@ -35,6 +35,18 @@ _MARKS = [*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF900)]
 _RESERVED_VARIABLES = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 
 
+class TemplateOutputError(TemplateError):
+    """The template wrote more than its limit."""
+
+
+class TemplateTimeError(TemplateError):
+    """The template ran longer than its limit."""
+
+
+class TemplateLostError(TemplateError):
+    """The template's process ended while it rendered: it says nothing about the messages."""
+
+
 @dataclass(frozen=True)
 class TemplateLimits:
     """What one render may use."""
@@ -172,7 +184,7 @@ class ChatTemplate:
             raise RequestError(f"the chat template refuses the messages: {answer['error']}")
         late = self._worker is not None and self._worker.late
         self._drop_worker()
-        raise TemplateError(f"{self.name}{_failure(answer, late, self.limits)}")
+        raise _kind_of_failure(answer, late)(f"{self.name}{_failure(answer, late, self.limits)}")
 
     def _drop_worker(self) -> None:
         if self._worker is not None:
@@ -187,6 +199,12 @@ def _completed(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     if "reasoning" in present:
         present.setdefault("reasoning_content", present["reasoning"])
     return present
+
+
+def _kind_of_failure(answer: dict[str, Any] | None, late: bool) -> type[TemplateError]:
+    if answer is None:
+        return TemplateTimeError if late else TemplateLostError
+    return TemplateOutputError if answer["kind"] == "output" else TemplateError
 
 
 def _failure(answer: dict[str, Any] | None, late: bool, limits: TemplateLimits) -> str:

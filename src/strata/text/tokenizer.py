@@ -10,6 +10,7 @@ random names just before encoding. Which literals of a rendered prompt are the t
 One call of the `tokenizers` library encodes the whole prompt, so its ids equal any other implementation's.
 """
 
+import functools
 import json
 import re
 import secrets
@@ -23,6 +24,7 @@ from strata.engine.messages import TokenizerFiles
 from strata.errors import RequestError, TextError
 from strata.text.chat_template import ChatTemplate, RenderedPrompt
 from strata.text.detokenizer import AddedToken, Detokenizer, TokenDecoder
+from strata.text.least_tokens import LeastTokens
 
 # Added tokens that are control tokens by their look, though files do not always call them special: `<|fim_prefix|>`.
 _CONTROL_LOOK = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
@@ -57,6 +59,7 @@ class Tokenizer:
         specials = {name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name))) is not None}
         eos = self._literal_ids.get(specials.get("eos_token", ""))
         self.eos_token_ids = frozenset(eos_token_ids) | ({eos} if eos is not None else set())
+        self._description = tokenizer_json
         self.chat_template = None
         if chat_template is not None:
             self.chat_template = ChatTemplate(chat_template, self._names, specials, name=f"chat template of {where}")
@@ -69,6 +72,15 @@ class Tokenizer:
     def token_id(self, literal: str) -> int | None:
         """The id of the added token with this literal, such as `</think>`; None if there is none."""
         return self._literal_ids.get(literal)
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens `text` has at the least, from its length alone; 0 where nothing can be said."""
+        return self._bound.of(text)
+
+    @functools.cached_property
+    def _bound(self) -> LeastTokens:
+        held = [self.token_bytes(token_id) for token_id in range(self.vocabulary_size)]
+        return LeastTokens(self._description, held, self._literal_ids)
 
     def encode(self, text: str, control_tokens: bool = False, add_special_tokens: bool = False) -> list[int]:
         """Token ids of `text`. Its control tokens stay text unless the caller asks for `control_tokens`.
@@ -114,7 +126,10 @@ class Tokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            # The call for several texts lets other threads run while it works, the one for a single text does not:
+            # with 3.4 MB the longest pause of another thread was 0.03 s instead of 2.0 (docs/log.md, 2026-11-30).
+            encoded = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+            return list(encoded.ids)
         except (UnicodeEncodeError, TypeError) as error:
             offset = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
             if offset is None:

@@ -35,8 +35,8 @@ def router(parts: Parts) -> APIRouter:
     async def count_tokens(body: PromptRequest) -> Response:
         """How many tokens the prompt of a conversation has, template and tools included."""
         text, _ = parts.loaded()
-        prompt = await asyncio.to_thread(lambda: text.chat(conversation_of(body, text)))
-        return json_response({"input_tokens": len(prompt.token_ids)})
+        token_ids = await asyncio.to_thread(lambda: text.token_ids(conversation_of(body, text)))
+        return json_response({"input_tokens": len(token_ids)})
 
     return routes
 

@@ -59,7 +59,7 @@ def _prepared(parts: Parts, body: CompletionRequest) -> tuple[Asked, list[Echoed
     echoed = []
     for prompt in given:
         ready = _ready(text, prompt, facts.vocabulary_size)
-        requests += token_requests(ready.token_ids, options, facts, n, grammar_of(body), scores)
+        requests += token_requests(ready.token_ids, options, facts, n, grammar_of(body), scores, "prompt")
         shown = prompt if isinstance(prompt, str) else text.tokenizer.decode(prompt, show_special=True)
         echoed.append(EchoedPrompt(shown if body.echo else "", ready.token_ids))
     return Asked(tuple(requests), text.reader(ready, requests[0])), echoed

@@ -35,8 +35,8 @@ def router(parts: Parts) -> APIRouter:
     async def input_tokens(body: ResponsesRequest) -> Response:
         """How many tokens the prompt has, template and tools included."""
         text, _ = parts.loaded()
-        prompt = await asyncio.to_thread(lambda: text.chat(conversation_of(body, text)))
-        return json_response({"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)})
+        token_ids = await asyncio.to_thread(lambda: text.token_ids(conversation_of(body, text)))
+        return json_response({"object": "response.input_tokens", "input_tokens": len(token_ids)})
 
     @routes.get("/v1/responses/{response_id}", responses=_STATELESS)
     async def stored_response(response_id: str) -> Response:

@@ -4,6 +4,7 @@ Both call their route /tokenize: `content` is llama.cpp's field, `prompt` and `m
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,7 +16,11 @@ from strata.server.json_body import StrictRoute
 from strata.server.parts import Parts
 from strata.server.responding import json_response
 from strata.server.text_side import TextSide
+from strata.server.wire.events import to_json
 from strata.server.wire.openai_messages import ChatFields, conversation_of
+
+MOST_BYTES = 2 << 20  # of a text; 2 MiB are half a million tokens of English
+_ENTRIES_A_PIECE = 10_000
 
 
 class TokenizeRequest(ChatFields):
@@ -48,14 +53,15 @@ def router(parts: Parts) -> APIRouter:
     @routes.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         """Token ids of a text or a conversation."""
-        return json_response(await asyncio.to_thread(_tokenized, parts, body))
+        answer = await asyncio.to_thread(_tokenized, parts, body)
+        return Response(answer, media_type="application/json")
 
     @routes.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids, control tokens included."""
         text, facts = parts.loaded()
         check_token_ids(body.tokens, facts.vocabulary_size, "tokens")
-        decoded = text.tokenizer.decode(body.tokens, show_special=True)
+        decoded = await asyncio.to_thread(text.tokenizer.decode, body.tokens, show_special=True)
         return json_response({"content": decoded, "prompt": decoded})
 
     @routes.post("/apply-template")
@@ -71,28 +77,50 @@ def router(parts: Parts) -> APIRouter:
         text, facts = parts.loaded()
         config = dict(text.files.tokenizer_config)
         ends = sorted(facts.end_of_text_ids)
-        config |= {"eos_token_id": ends[0] if ends else None, "chat_template": text.files.chat_template}
+        named = config.get("eos_token")
+        literal = named.get("content") if isinstance(named, dict) else named
+        end = text.tokenizer.token_id(literal) if isinstance(literal, str) else None
+        end = end if end is not None else ends[0] if ends else None
+        config |= {"eos_token_id": end, "chat_template": text.files.chat_template}
         return json_response(config | {"vocab_size": facts.vocabulary_size, "max_model_len": facts.context})
 
     return routes
 
 
-def _tokenized(parts: Parts, body: TokenizeRequest) -> dict[str, Any]:
+def _tokenized(parts: Parts, body: TokenizeRequest) -> bytes:
+    """The answer's JSON: made here, in a thread and in pieces, since there may be a million tokens."""
     text, facts = parts.loaded()
     given = [name for name in ("content", "prompt", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         raise ApiError(400, "one of content, prompt and messages is needed", param="prompt")
     if body.content is not None:
+        _check_size(body.content, "content")
         ids = text.tokenizer.encode(body.content, body.parse_special, body.add_special)
-        return {"tokens": [_piece(text, i) for i in ids] if body.with_pieces else ids}
+        return _with_list("tokens", [_piece(text, i) for i in ids] if body.with_pieces else ids, {})
     if body.prompt is not None:
+        _check_size(body.prompt, "prompt")
         ids = text.tokenizer.encode(body.prompt, True, body.add_special_tokens)
     else:
-        ids = list(text.chat(conversation_of(body, text)).token_ids)
-    answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": facts.context}
+        ids = list(text.token_ids(conversation_of(body, text)))
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": facts.context}
     if body.return_token_strs:
         answer["token_strs"] = [text.tokenizer.token_bytes(i).decode("utf-8", "replace") for i in ids]
-    return answer
+    return _with_list("tokens", ids, answer)
+
+
+def _check_size(text: str, param: str) -> None:
+    size = len(text.encode())
+    if size > MOST_BYTES:
+        raise ApiError(
+            400, f"{param} has {size:,} bytes; at most {MOST_BYTES:,} become tokens in one request", param=param
+        )
+
+
+def _with_list(name: str, entries: Sequence[Any], others: Mapping[str, Any]) -> bytes:
+    """`{name: entries, **others}` as JSON. No other thread runs while one call writes JSON: so in short calls."""
+    pieces = [to_json(entries[at : at + _ENTRIES_A_PIECE])[1:-1] for at in range(0, len(entries), _ENTRIES_A_PIECE)]
+    rest = to_json(dict(others))[1:-1]
+    return b'{"%s":[%s]%s}' % (name.encode(), b",".join(pieces), b"," + rest if rest else b"")
 
 
 def _piece(text: TextSide, token_id: int) -> dict[str, Any]:

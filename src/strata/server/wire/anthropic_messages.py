@@ -100,8 +100,8 @@ def _thinking(body: PromptRequest) -> dict[str, Any]:
     if kind not in (None, "enabled", "adaptive", "disabled"):
         raise ApiError(400, f"thinking.type is {kind!r}; enabled, adaptive and disabled work", param="thinking.type")
     if kind == "disabled":
-        return thinking_variables("none")
-    wished = thinking_variables(effort if isinstance(effort, str) else None)
+        return thinking_variables("none", "thinking.type")
+    wished = thinking_variables(effort, "output_config.effort")
     return wished | ({"enable_thinking": True, "thinking": True} if kind is not None else {})
 
 
@@ -115,7 +115,13 @@ def _unheld_budget(body: PromptRequest) -> tuple[str, ...]:
 def _tool(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
     """In the OpenAI API's words, which `calls_of` knows."""
     kind = tool.get("type")
-    if kind not in (None, "custom"):
+    if kind == "function" and "input_schema" not in tool:
+        raise ApiError(
+            400,
+            f"{place} is a tool as OpenAI's API has it; here it is {{name, description, input_schema}}",
+            param=place,
+        )
+    if kind not in (None, "custom", "function"):
         return {"type": kind}
     function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
     schema = tool.get("input_schema")

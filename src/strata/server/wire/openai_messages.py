@@ -21,6 +21,7 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
 }
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
@@ -58,17 +59,19 @@ def conversation_of(body: ChatFields, text: TextSide) -> Conversation:
     return Conversation(
         messages=messages_of(body.messages, text),
         calls=calls,
-        variables=thinking_variables(body.reasoning_effort) | dict(body.chat_template_kwargs or {}),
+        variables=thinking_variables(body.reasoning_effort, "reasoning_effort") | dict(body.chat_template_kwargs or {}),
         continues_last=bool(body.continue_final_message),
         asks_for_reply=body.add_generation_prompt is not False,
         notices=notices,
     )
 
 
-def thinking_variables(effort: str | None) -> dict[str, Any]:
-    """What templates read of a wish for more or less reasoning."""
+def thinking_variables(effort: Any, param: str) -> dict[str, Any]:
+    """What templates read of a wish for more or less reasoning. ApiError 400, naming `param`, for an unknown one."""
     if effort is None:
         return {}
+    if effort not in _EFFORTS:
+        raise ApiError(400, f"{param} is {str(effort)[:100]!r}; {', '.join(_EFFORTS)} work", param=param)
     if effort == "none":
         return {"enable_thinking": False, "thinking": False, "reasoning_effort": effort}
     return {"enable_thinking": True, "thinking": True, "reasoning_effort": effort}

@@ -113,8 +113,10 @@ def _function(tool: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     if not isinstance(function, Mapping):
         raise ApiError(400, f"{place}.function must be an object with a name", param=place)
     name, parameters = function.get("name"), function.get("parameters")
-    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
         raise ApiError(400, f"{place} needs a name of at most {LONGEST_NAME} characters", param=f"{place}.name")
+    if not name.isprintable():
+        raise ApiError(400, f"{place}.name is {name!r}; it must hold printable characters only", param=f"{place}.name")
     if parameters is not None and not isinstance(parameters, Mapping):
         raise ApiError(400, f"{place}.parameters must be a JSON schema, an object", param=f"{place}.parameters")
     return function

@@ -4,7 +4,7 @@ Knows that API's items; nothing is stored, so whatever refers to an earlier answ
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from strata.sampling.grammar_spec import GrammarSpec
 from strata.server.asking import SamplingFields
@@ -22,10 +22,24 @@ _STORED = {
 }
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_KNOWN_ITEMS = ("message", *_CALLS, *_OUTPUTS, "reasoning", "item_reference")
+# What a response can hold on top, as the API lists it; of these only log-probabilities exist here.
+_INCLUDABLE = (
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
 
 
 class ResponsesRequest(SamplingFields):
     """POST /v1/responses. Fields that are not listed are ignored."""
+
+    called: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
 
     input: str | list[dict[str, Any]] | None = None
     model: str | None = None
@@ -48,6 +62,9 @@ class ResponsesRequest(SamplingFields):
         for name, instead in _STORED.items():
             if self.other(name) is not None:
                 raise ApiError(400, f"{name} is given; this server is stateless: {instead}", param=name)
+        unknown = next((wanted for wanted in self.include or () if wanted not in _INCLUDABLE), None)
+        if unknown is not None:
+            raise ApiError(400, f"include holds {unknown[:100]!r}; {', '.join(_INCLUDABLE)} work", param="include")
         if self.background:
             raise ApiError(400, "background is true; this server is stateless: leave it out", param="background")
 
@@ -73,8 +90,9 @@ def conversation_of(body: ResponsesRequest, text: TextSide) -> Conversation:
     return Conversation(
         messages=_messages(body, text),
         calls=calls,
-        variables=thinking_variables(effort if isinstance(effort, str) else None),
-        notices=notices,
+        variables=thinking_variables(effort, "reasoning.effort"),
+        notices=notices + _left_out(body),
+        param="input",
     )
 
 
@@ -83,14 +101,28 @@ def _messages(body: ResponsesRequest, text: TextSide) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     if body.instructions:
         made.append({"role": "system", "content": body.instructions})
-    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input or []
+    if body.input is None:
+        raise ApiError(400, "input is missing: give a text or a list of items", param="input")
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for index, item in enumerate(items):
         message = _item(item, f"input[{index}]", text)
         if message is not None:
             _append(made, message)
+    if items and not made:
+        raise ApiError(400, "input holds no message: give at least one", param="input")
     if all(message["role"] == "system" for message in made):
-        made.append({"role": "user", "content": ""})  # clients ask with nothing at all whether a server answers
+        made.append({"role": "user", "content": ""})  # Codex asks with an empty list whether a server answers
     return made
+
+
+def _left_out(body: ResponsesRequest) -> tuple[str, ...]:
+    """A notice for every item that has no place in a prompt."""
+    items = body.input if isinstance(body.input, list) else []
+    return tuple(
+        f"input[{index}] of type {str(item.get('type'))[:50]!r} is left out: this server cannot use it"
+        for index, item in enumerate(items)
+        if item.get("type", "message") not in _KNOWN_ITEMS
+    )
 
 
 def _append(made: list[dict[str, Any]], message: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from strata.text.tokenizer import Tokenizer
 from strata.text.tool_calls.dialect import Dialect, Tool
 from strata.text.tool_calls.grammar_text import LINE, literal
 
+# A small model that must call goes on calling, and nothing else ends its reply.
+MOST_REQUIRED_CALLS = 8
 _ANY_TEXT = r"/(.|\n)*/"
 
 
@@ -26,15 +28,17 @@ def tool_grammar(
     """The Lark grammar of a reply with calls of these tools and no others.
 
     `is_required`: the reply is nothing but calls; otherwise they are optional, and content may stand in front of them.
-    `is_parallel`: there may be more than one. `reasoning`: markers of reasoning that may come first; leave it out where
-    the grammar holds only behind the reasoning (`GrammarSpec.begins_after`). A tool that a request names is the only
-    one in `tools`. Raises RequestError if there is none.
+    `is_parallel`: there may be more than one; where calls are required, at most `MOST_REQUIRED_CALLS`. `reasoning`:
+    markers of reasoning that may come first; leave it out where the grammar holds only behind the reasoning
+    (`GrammarSpec.begins_after`). A tool that a request names is the only one in `tools`. Raises RequestError if there
+    is none.
     """
     if not tools:
         raise RequestError("tools is empty: a reply that must call a tool needs at least one")
     opening, closing = _marker(dialect.opening, tokenizer), _marker(dialect.closing, tokenizer)
-    names = [f"tool_{i}" for i in range(len(tools))]
-    more = f" ({literal(LINE)} {opening} call)*" if is_parallel else ""
+    names = [rule_of(i) for i in range(len(tools))]
+    often = f"{{0,{MOST_REQUIRED_CALLS - 1}}}" if is_required else "*"
+    more = f" ({literal(LINE)} {opening} call){often}" if is_parallel else ""
     lines = [
         f"start: {'thought? ' if reasoning is not None else ''}{'NEWLINES calls' if is_required else 'answer'}",
         f"calls: {opening} call{more}",
@@ -48,6 +52,11 @@ def tool_grammar(
     for tool, name in zip(tools, names, strict=True):
         lines += dialect.call_rules(tool, name)
     return "\n".join(lines)
+
+
+def rule_of(index: int) -> str:
+    """The rule of the calls of one of the tools; names of rules made from it begin with it and an underscore."""
+    return f"tool_{index}"
 
 
 def _marker(marker: str, tokenizer: Tokenizer) -> str:

@@ -9,8 +9,8 @@ from strata.errors import RequestError
 
 LINE = "\n"
 DEEPEST_SCHEMA = 64
-# Between two JSON tokens. The model's own habit is one space; without an end it could go on for ever.
-_WHITE_SPACE = r"[ \n\r\t]{1,64}"
+# Between two JSON tokens: a space, or a line's end and an indent. What a small model is allowed it uses up.
+_WHITE_SPACE = r" |\n {0,16}"
 _CONTROL = re.compile("[\x7f-\x9f]")
 _DEFINITIONS = ("$defs", "definitions")
 _NAMES = ("properties", "patternProperties", "dependentSchemas", *_DEFINITIONS)  # their keys are names, not keywords
