@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from strata.sampling.logprobs import sequence_logprobs, token_logprob
+from strata.sampling.logprobs import token_logprob
 
 
 def test_values_equal_log_softmax() -> None:
@@ -30,11 +30,3 @@ def test_ruled_out_tokens_have_no_probability_and_large_logits_do_not_overflow()
     value, top = token_logprob(torch.tensor([1e38, float("-inf"), 1e38]), 1, 1)
     assert value == float("-inf")
     assert abs(top[0].logprob - np.log(0.5)) < 1e-9
-
-
-def test_a_sequence_is_its_rows_one_by_one() -> None:
-    logits = torch.randn(6, 100, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    ids = [5, 0, 99, 3, 3, 1]
-    together = sequence_logprobs(logits, ids, 3)
-    assert together == [token_logprob(logits[i], ids[i], 3) for i in range(6)]
-    assert sequence_logprobs(logits[2:], ids[2:], 3) == together[2:]

@@ -3,8 +3,6 @@
 Knows logits and ids; not how a token was chosen.
 """
 
-from collections.abc import Sequence
-
 import torch
 
 from strata.sampling.draw import TokenLogprob
@@ -21,13 +19,6 @@ def token_logprob(logits: torch.Tensor, token_id: int, top: int) -> tuple[float,
     listed = _largest(wide, top) if top > 0 else []
     chosen, *others = ((wide[[token_id, *listed]] - largest) - log_of_sum).tolist()
     return chosen, tuple(map(TokenLogprob, listed, others))
-
-
-def sequence_logprobs(
-    logits: torch.Tensor, token_ids: Sequence[int], top: int
-) -> list[tuple[float, tuple[TokenLogprob, ...]]]:
-    """The same for many rows `[rows, vocabulary]`: row i with the token that follows it, as an echoed prompt needs."""
-    return [token_logprob(row, token_id, top) for row, token_id in zip(logits, token_ids, strict=True)]
 
 
 def _largest(row: torch.Tensor, count: int) -> list[int]:

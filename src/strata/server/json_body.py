@@ -55,11 +55,11 @@ def parse(body: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise _refusal(f"not usable: the key {twice[:100]!r} stands twice in one object")
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise _refusal(f"not usable: the key {name[:100]!r} stands twice in one object")
+        made[name] = value
     return made
 
 

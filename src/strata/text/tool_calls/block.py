@@ -106,4 +106,6 @@ class BlockReader:
 
 def behind_white(text: str, at: int) -> int:
     """Where the white space from `at` on ends."""
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
+    space = _SPACE.match(text, at)
+    assert space is not None, "it matches no character, too"
+    return space.end()
