@@ -7,12 +7,12 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 
 from strata.experts.pool import native_layout
 from strata.native import abi, library
+from strata.native.closing import Closing
 from strata.native.pool import Pool
 from strata.quant.layout import BlobLayout
 
@@ -83,7 +83,7 @@ class Mailbox:
         return made
 
 
-class DoorbellService:
+class DoorbellService(Closing):
     """Runs until it is stopped; a stop at any moment raises every done flag."""
 
     def __init__(self, pool: Pool, layers: Sequence[LayerExperts], mailboxes: Sequence[Mailbox]) -> None:
@@ -121,18 +121,6 @@ class DoorbellService:
         service, self._service = self._service, None
         if service is not None:
             library.load().strata_doorbell_destroy(service)
-
-    def __enter__(self) -> "DoorbellService":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_service", None) is not None:
-            self.close()
 
 
 def _native_layer(layer: LayerExperts) -> abi.LayerExperts:

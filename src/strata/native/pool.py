@@ -3,26 +3,28 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from strata.native import library
+from strata.native.closing import Closing
 
 # Decode windows leave 5 to 50 us between jobs and waking a sleeper costs 5 to 50 us more: 100 us bridges the gaps and
 # burns at most that much after the last job.
 SPIN_US = 100
 
 
-class Pool:
+class Pool(Closing):
     """`threads` threads that compute together, the calling one among them; 1 starts none.
 
     Pinned workers stay on the cores of the process's affinity mask, one to a physical core before their siblings.
     A pool serves one job at a time; calls from several threads wait for each other.
     """
 
+    _pool: ctypes.c_void_p | None = None
+
     def __init__(self, threads: int, *, is_pinned: bool = True, spin_us: int = SPIN_US) -> None:
         made = ctypes.c_void_p()
         library.check(library.load().strata_pool_create(threads, int(is_pinned), spin_us, ctypes.byref(made)))
-        self._pool: ctypes.c_void_p | None = made
+        self._pool = made
         self.threads = threads
 
     @property
@@ -46,15 +48,3 @@ class Pool:
         pool, self._pool = self._pool, None
         if pool is not None:
             library.load().strata_pool_destroy(pool)
-
-    def __enter__(self) -> "Pool":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_pool", None) is not None:
-            self.close()

@@ -27,14 +27,6 @@ class RowsInfo:
         return RowsInfo(self.token_ids[rows], self.positions[rows], self.rotation.rows(rows), ((0, stop - start),))
 
 
-class PartState(Protocol):
-    """What one slot keeps for one part of a layer."""
-
-    def bytes_used(self) -> int: ...
-
-    def clone(self) -> Any: ...
-
-
 class StatefulPart(Protocol):
     """A mixer or a whole layer: rows in, rows out, state beside them. x [rows, width] -> [rows, out width]."""
 
