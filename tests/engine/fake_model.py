@@ -58,6 +58,7 @@ class FakeModel:
     """See `LanguageModel`. `fails_at` is a position at which the model's numbers stop being finite."""
 
     experts_per_row = 3
+    reads_as_windows = False
 
     def __init__(self, max_position: int = 256, draft_head: "FakeHead | None" = None, fails_at: int = -1) -> None:
         self.config = None

@@ -46,6 +46,8 @@ class SimulatedSlot:
 class SimulatedEngine:
     """See `StepEngine`. `now` is its clock."""
 
+    reads_as_windows = False
+
     def __init__(self, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
         self.now = 0.0

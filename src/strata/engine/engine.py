@@ -89,6 +89,11 @@ class TokenEngine:
                 raise
             return (self._failed(step.slot, failure),)
 
+    @property
+    def reads_as_windows(self) -> bool:
+        """Whether a read row has the bits of a decoded one, so that reading again what was kept gives the same."""
+        return self._model.reads_as_windows
+
     def forget_all(self) -> None:
         """Empty every slot."""
         for by_slot in (self._slots, self._replies, self._logprobs):

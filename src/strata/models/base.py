@@ -65,6 +65,7 @@ class LanguageModel(Protocol):
     vocabulary_size: int
     max_position: int  # rows that a slot may hold at most
     experts_per_row: int  # rows of routed experts that one row of text takes, all layers together
+    reads_as_windows: bool  # a read row has the bits of a decoded one
 
     @property
     def draft_head(self) -> "DraftHead | None":

@@ -50,6 +50,11 @@ class RowModel(ABC):
         """Rows of routed experts that one row of text takes, all layers together."""
         return sum(getattr(layer, "routed_experts", 0) for layer in self.layers)
 
+    @property
+    def reads_as_windows(self) -> bool:
+        """Whether a read row has the bits of a decoded one: in C++, where both take the same road."""
+        return self.fast is not None
+
     @abstractmethod
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids [rows] -> what the first layer reads [rows, width]."""

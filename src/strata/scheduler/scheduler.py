@@ -26,6 +26,11 @@ PREPARING_SECONDS = 0.002  # between two looks at requests that are still being 
 class StepEngine(Protocol):
     """What runs the steps; `engine.engine.TokenEngine` is one."""
 
+    @property
+    def reads_as_windows(self) -> bool:
+        """Whether a read row has the bits of a decoded one."""
+        ...
+
     def check(self, request: TokenRequest) -> None:
         """Raises RequestError for a request that cannot be run."""
         ...
@@ -170,9 +175,10 @@ class Scheduler:
             return
         kept = self._turns.longest_in(run.request.prompt)
         if kept > start.position:
+            effect = "gives the same bits as" if self._engine.reads_as_windows else "rounds otherwise than"
             run.notices += (
                 f"the kept state of this conversation was dropped: tokens {start.position} to {kept} were read again, "
-                "which rounds otherwise than going on from it",
+                f"which {effect} going on from it",
             )
 
     def _learn(self, step: Step, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Remembers which conversations have been kept, without their tokens, so that a lost one is noticed.
 
-A prompt that contains a kept conversation and is read again all the same gets an answer of other arithmetic than if it
-had gone on: whoever asked is told.
+A prompt that contains a kept conversation and is read again all the same took longer than it had to, and where torch
+reads it gets an answer of other arithmetic than if it had gone on: whoever asked is told.
 """
 
 import hashlib
