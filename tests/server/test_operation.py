@@ -258,3 +258,12 @@ def test_the_text_side_is_kept_over_a_restart() -> None:
         server.until_ready()
         assert server.parts.text is before
         assert facts().tokenizer is before.files
+
+
+def test_a_client_that_only_asks_whether_somebody_is_there_is_answered() -> None:
+    with running(Script()) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("HEAD", "/")  # as Claude Code does before its first message
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"")
+        connection.close()

@@ -26,6 +26,7 @@ def router(parts: Parts) -> APIRouter:
     routes = APIRouter(tags=["page"], include_in_schema=False)
     folder = files("strata.server").joinpath("web")
 
+    @routes.head("/")  # Claude Code asks whether anybody is there
     @routes.get("/")
     async def page() -> Response:
         """The page."""
