@@ -5,8 +5,9 @@ values become a file's; knows no metadata key.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,7 +28,6 @@ from strata.weights.gguf_names import (
 )
 from strata.weights.gguf_types import TYPE_OF_NAME, GgmlType
 from strata.weights.gguf_writer import OutTensor
-from strata.weights.safetensors import SafetensorsSource
 
 _CHUNK_WEIGHTS = 1 << 19  # quantized at a time by each thread
 # What takes a type's place where rows are no multiple of its block; the last one takes any row.
@@ -38,6 +38,30 @@ _SHORT_ROWS = {
 _FALLBACK = "BF16"
 _EXPERTS_ONLY = ("MXFP4", "NVFP4")  # everything else is Q8_0 beside them, as published files have it
 _FEW_BITS = 5.6  # below it the head gets a larger type: a wrong token costs more than a wrong weight
+
+
+class PublishedValues(Protocol):
+    """Where values come from: `SafetensorsSource` is one."""
+
+    def names(self) -> Collection[str]:
+        """Canonical names."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor."""
+        ...
+
+    def stored_code(self, name: str) -> str:
+        """As safetensors files write it: BF16, F32, .."""
+        ...
+
+    def tensor(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """Its values."""
+        ...
+
+    def pieces(self, name: str, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+        """Its rows, some at a time."""
+        ...
 
 
 def writable_types() -> tuple[str, ...]:
@@ -54,7 +78,7 @@ def check_type(name: str) -> str:
 
 
 def plan_tensors(
-    source: SafetensorsSource,
+    source: PublishedValues,
     architecture: Architecture,
     heads: Heads,
     layers: int,
@@ -87,7 +111,7 @@ def _of_rule(reader: "_Reader", rule: Rule, heads: Heads, type_: str, is_tied: b
         begin += rows
 
 
-def _part_rows(rule: Rule, shape: tuple[int, ...], heads: Heads, source: SafetensorsSource) -> list[int]:
+def _part_rows(rule: Rule, shape: tuple[int, ...], heads: Heads, source: PublishedValues) -> list[int]:
     rows = shape[0] if len(shape) == 1 else shape[-2]
     if len(rule.parts) == 1:
         return [rows]
@@ -122,7 +146,7 @@ def _storage(name: str, shape: tuple[int, ...], wanted: str, *, is_head: bool) -
 class _Reader:
     """Canonical tensors one at a time: the one just read is kept, since its parts are written one after another."""
 
-    def __init__(self, source: SafetensorsSource) -> None:
+    def __init__(self, source: PublishedValues) -> None:
         self.source = source
         self.worker_count = read_cpu().usable_cores
         self.workers = ThreadPoolExecutor(self.worker_count)

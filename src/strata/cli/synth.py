@@ -19,6 +19,7 @@ from strata import models_shipped
 from strata.cli.console import printable, progress_bar
 from strata.cli.flags import GivenPath, WholeNumber
 from strata.cli.model_report import gib
+from strata.cli.synth_gguf import write_random_gguf
 from strata.errors import ConfigError, SettingsError, TextError
 from strata.models.config_fields import MOST_LAYERS
 from strata.models.families import Family, family_of
@@ -27,6 +28,7 @@ from strata.weights import presets
 from strata.weights.directory import CONFIG_NAME, read_config
 from strata.weights.json_files import load_json_object
 from strata.weights.synthetic import PublishedStyle, plan_tensors
+from strata.weights.synthetic_blocks import check_block_type
 from strata.weights.writer import new_directory, write_json, write_weights
 
 _TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -47,10 +49,13 @@ def synth(
     shard_mib: WholeNumber = 4096,
     seed: WholeNumber = 0,
     config_only: Annotated[bool, Parameter(negative="")] = False,
+    expert_type: str = "Q4_0",
+    dense_type: str = "Q8_0",
 ) -> None:
     """Write a model of random weights. The same arguments give the same bytes on every machine.
 
-    `strata synth FAMILY OUT` starts from a preset, `strata synth --like MODEL OUT` from another model's config.
+    `strata synth FAMILY OUT` starts from a preset, `strata synth --like MODEL OUT` from another model's config. An OUT
+    that ends with .gguf becomes one file of random blocks, at the speed of the disk: for measuring large models.
 
     Parameters
     ----------
@@ -78,6 +83,10 @@ def synth(
         Another seed gives other values.
     config_only
         Write config.json and nothing else: enough for `strata inspect`.
+    expert_type
+        Q4_0 or Q8_0: the experts of a GGUF file.
+    dense_type
+        Q4_0 or Q8_0: the other large matrices of a GGUF file.
     """
     if family == "":
         raise SettingsError("the first argument is empty: give a family, or with --like the directory to make")
@@ -99,6 +108,10 @@ def synth(
     if experts is not None:
         style = replace(style, experts_are_packed=experts == "packed")
     text_source = like if like and like.is_dir() else models_shipped.default_path()
+    if out.suffix == ".gguf" and not config_only:
+        types = check_block_type("expert-type", expert_type), check_block_type("dense-type", dense_type)
+        _write_gguf(out, config, found, style, text_source, types)
+        return
     _write(out, config, found, style, text_source, shard_mib << 20, config_only=config_only)
 
 
@@ -148,6 +161,19 @@ def _write(
     console.print(Text(sentence), soft_wrap=True)
 
 
+def _write_gguf(
+    out: Path, config: dict[str, Any], family: Family, style: PublishedStyle, text_source: Path, types: tuple[str, str]
+) -> None:
+    parsed = family.parse_config(config)
+    has_text = _holds_tokenizer(text_source, parsed.vocabulary_size)
+    with progress_bar() as report:
+        tokenizer = text_source if has_text else None
+        size = write_random_gguf(out, parsed, config, family.expected_tensors(parsed), style, types, tokenizer, report)
+    words = "with a tokenizer" if has_text else "without a tokenizer: none of this vocabulary is at hand"
+    sentence = f"wrote {printable(str(out))}: {gib(size)}, experts {types[0]}, dense {types[1]}, {words}"
+    Console(stderr=True, highlight=False).print(Text(sentence), soft_wrap=True)
+
+
 def hash_constants(parsed: Any) -> Mapping[str, tuple[int, ...]]:
     """The integers of n-gram hashes that a release of `qwen4_exp` holds as tensors, by canonical name."""
     values: dict[str, tuple[int, ...]] = {}
@@ -176,6 +202,16 @@ def _generation_fields(config: dict[str, Any]) -> dict[str, Any]:
 
 def _copy_text_files(source: Path, target: Path, vocabulary_size: int) -> bool:
     """Copy a tokenizer and its template if every id of it is in the vocabulary; says whether it did."""
+    if not _holds_tokenizer(source, vocabulary_size):
+        return False
+    for name in _TEXT_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    return True
+
+
+def _holds_tokenizer(source: Path, vocabulary_size: int) -> bool:
+    """Whether a directory has a tokenizer all of whose ids are in the vocabulary."""
     tokenizer = source / "tokenizer.json"
     if not tokenizer.is_file():
         return False
@@ -183,9 +219,4 @@ def _copy_text_files(source: Path, target: Path, vocabulary_size: int) -> bool:
         size = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
     except Exception as failure:  # the library raises nothing narrower
         raise TextError(f"{tokenizer} cannot be used: {failure}") from None
-    if size > vocabulary_size:
-        return False
-    for name in _TEXT_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
-    return True
+    return bool(size <= vocabulary_size)
