@@ -99,20 +99,25 @@ def synth(
     if layers is not None:
         presets.set_layers(config, layers)
     presets.set_fields(config, fields or [])
-    block = (fp8_block, fp8_block) if dtype == "fp8" else None
-    config.pop("quantization_config", None)
-    if block is not None:
-        config["quantization_config"] = presets.quantization_fields(block)
-    found = family_of(config)
-    style = replace(presets.style_of(found.name, config, fp8_block=block), seed=seed)
-    if experts is not None:
-        style = replace(style, experts_are_packed=experts == "packed")
+    found, style = _styled(config, (fp8_block, fp8_block) if dtype == "fp8" else None, seed, experts)
     text_source = like if like and like.is_dir() else models_shipped.default_path()
     if out.suffix == ".gguf" and not config_only:
         types = check_block_type("expert-type", expert_type), check_block_type("dense-type", dense_type)
         _write_gguf(out, config, found, style, text_source, types)
         return
     _write(out, config, found, style, text_source, shard_mib << 20, config_only=config_only)
+
+
+def _styled(
+    config: dict[str, Any], block: tuple[int, int] | None, seed: int, experts: str | None
+) -> tuple[Family, PublishedStyle]:
+    """The config's family and how its tensors lie in the files; the config says from now on how they are stored."""
+    config.pop("quantization_config", None)
+    if block is not None:
+        config["quantization_config"] = presets.quantization_fields(block)
+    found = family_of(config)
+    style = replace(presets.style_of(found.name, config, fp8_block=block), seed=seed)
+    return found, style if experts is None else replace(style, experts_are_packed=experts == "packed")
 
 
 def _check_sizes(layers: int | None, fp8_block: int, shard_mib: int) -> None:
