@@ -9,10 +9,16 @@ from functools import cache
 import torch
 
 from strata.kernels.combine.triton import combine_rows
+from strata.kernels.expert_rows import ExpertBuffers, SharedExpert, window
 from strata.kernels.expert_rows.triton import expert_rows
 from strata.kernels.expert_rows.work import ExpertWork
-from strata.kernels.launch_shapes import ROW_BUCKETS
+from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape
+from strata.kernels.packed_rows import joined
+from strata.kernels.packed_rows.activations import quantize_rows
+from strata.kernels.packed_rows.rows_out import Activations, RowsOut
 from strata.kernels.packed_rows.triton import packed_rows
+from strata.kernels.router import Routes, SharedGate
+from strata.kernels.router.triton import route_rows
 from strata.quant.layout import BlobLayout
 from strata.quant.packed import PackedMatrix
 from tests.kernels.random_matrices import (
@@ -26,6 +32,7 @@ from tests.kernels.random_matrices import (
     random_rows,
     work_on,
 )
+from tests.kernels.window_cases import window_of
 
 KIND = {kind.name: kind for kind in KINDS}
 DENSE = ("q4_0", "bf16")
@@ -43,6 +50,7 @@ def warm_up(device: torch.device, buckets: tuple[int, ...] = ROW_BUCKETS) -> Non
                 _dense(kind, size, rows, device)
         _experts(rows, device)
         _combine(rows, 64, device)
+        _window(rows, 64, device)
 
 
 def run_every_count(device: torch.device) -> None:
@@ -53,6 +61,7 @@ def run_every_count(device: torch.device) -> None:
                 _dense(kind, size, rows, device)
         _experts(rows, device)
         _combine(rows, 33 + rows, device)
+        _window(rows, 17 + rows, device)
 
 
 @cache
@@ -76,6 +85,31 @@ def _experts(rows: int, device: torch.device) -> None:
     expert_rows(_blobs(device).moved(device), work, x, torch.empty(rows, RANKS, 96, device=device))
     only = ExpertWork(work.seats[1:], work.starts[1:], work.places, work.rows, RANKS, work.most_rows)  # a later start
     expert_rows(_blobs(device).moved(device), only, x, torch.empty(rows, RANKS, 96, device=device))
+
+
+def _window(rows: int, outputs: int, device: torch.device) -> None:
+    """Router and shared gate and up, routes, experts with the shared one: a layer of experts over its buffers."""
+    blobs, shared_down = _blobs(device).moved(device), _matrix(KIND["q8_0"], (96, 64), device)
+    pair = [_matrix(KIND["f32"], (outputs, 96), device), _matrix(KIND["q8_0"], (128, 96), device)]
+    plain = random_rows(rows, rows, 96).to(device)
+    x = RowsOut(plain, quantize_rows(plain, LaunchShape()))
+    out = torch.empty(rows, outputs + 128, device=device)
+    joined.multiply_into(pair, x, out)
+    routes = Routes.empty(rows, RANKS, device, has_shared_gate=True)
+    gate = SharedGate(plain, torch.zeros(96, device=device))
+    route_rows(out[:, :EXPERTS], window_of([(0, rows)], rows, device=device), True, routes, gate)
+    buffers = ExpertBuffers(
+        torch.empty(rows * RANKS, 64, device=device),
+        _room(rows * RANKS, 32, device),
+        torch.empty(rows, RANKS, 96, device=device),
+        _room(rows, 64, device),
+        torch.empty(rows, 96, device=device),
+    )
+    window.expert_rows_into(blobs, routes.work, x, buffers, SharedExpert(out[:, outputs:], shared_down))
+
+
+def _room(rows: int, columns: int, device: torch.device) -> RowsOut:
+    return RowsOut(None, Activations.empty(rows, columns // 32, device, LaunchShape()))
 
 
 def _combine(rows: int, hidden: int, device: torch.device) -> None:

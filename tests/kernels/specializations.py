@@ -13,6 +13,8 @@ from triton.compiler import make_backend
 from triton.runtime import jit
 
 from strata.kernels.expert_rows import triton as expert_kernels
+from strata.kernels.expert_rows import window as window_kernels
+from strata.kernels.packed_rows import joined as joined_kernels
 from strata.kernels.packed_rows import triton as packed_kernels
 from tests.kernels.row_counts import run_every_count, warm_up
 
@@ -33,7 +35,7 @@ def note_launches(keys: set[tuple[str, str]]) -> None:
 def main() -> None:
     keys: set[tuple[str, str]] = set()
     note_launches(keys)
-    for kernels in (packed_kernels, expert_kernels):
+    for kernels in (packed_kernels, joined_kernels, expert_kernels, window_kernels):
         kernels.device_name = lambda device: sys.argv[1]
     warm_up(torch.device("cpu"))
     warm = set(keys)

@@ -2,7 +2,14 @@
 
 import pytest
 
-from strata.kernels.configurations import MOST_DEFAULT_ROWS, default_launch, expert_launch, packed_launch
+from strata.kernels.configurations import (
+    MOST_DEFAULT_ROWS,
+    default_launch,
+    expert_launch,
+    in_one_launch,
+    joined_launches,
+    packed_launch,
+)
 from strata.kernels.launch_shapes import (
     ROW_BUCKETS,
     LaunchShape,
@@ -35,7 +42,7 @@ def test_a_table_has_an_allowed_launch_for_every_bucket(device: str) -> None:
         assert len(launches) == len(ROW_BUCKETS)
         for launch in launches:
             groups = (8, 16, 32) if launch.uses_matrix_units else (1, 2, 4, 8)
-            assert launch.rows in groups and launch.warps in ((8,) if launch.uses_matrix_units else (1, 2, 4))
+            assert launch.rows in groups and launch.warps in ((8,) if launch.uses_matrix_units else (1, 2, 4, 8))
             assert not (launch.uses_matrix_units and weights is WeightClass.FLOAT)
             assert launch.registers is None or launch.registers * launch.warps * 32 <= 65536
 
@@ -48,6 +55,49 @@ def test_what_is_looked_up_is_the_table(device: str) -> None:
     assert packed_launch(device, layout, 5) == packed_launch(device, layout, 8)
     experts = MEASURED[device][ShapeClass.EXPERTS, WeightClass.CODE8]
     assert expert_launch(device, layout, 3, is_in_place=False) == experts[ROW_BUCKETS.index(4)]
+
+
+def test_a_matrix_of_very_few_tiles_has_launches_of_its_own() -> None:
+    for device in MEASURED:
+        for name, weights in (("f32", WeightClass.FLOAT), ("q8_0", WeightClass.CODE8)):
+            slim = KIND[name].layout(512, 2560)
+            wanted = MEASURED[device][ShapeClass.FEW, weights]
+            assert tuple(packed_launch(device, slim, rows) for rows in ROW_BUCKETS) == wanted
+            assert packed_launch(device, KIND[name].layout(1024, 2560), 1) not in wanted
+
+
+@pytest.mark.parametrize("device", list(MEASURED))
+def test_parts_of_tiles_and_blocks_side_by_side_are_for_dense_matrices_without_matrix_units(device: str) -> None:
+    for (shape, weights), launches in MEASURED[device].items():
+        for launch in launches:
+            is_plain = shape is ShapeClass.EXPERTS or launch.uses_matrix_units
+            assert launch.outputs in ((16,) if is_plain else (4, 8, 16))
+            is_single = is_plain or weights is WeightClass.FLOAT
+            assert launch.side in ((1,) if is_single else (1, 2, 4))
+
+
+def test_matrices_that_share_a_launch_have_its_warps_and_registers() -> None:
+    few, many = KIND["f32"].layout(512, 64), KIND["q8_0"].layout(8000, 64)
+    one = in_one_launch([dp4a_launch(1, 4, 8, 128), dp4a_launch(1, 2, 2, 96)], [few, many])
+    assert one == [dp4a_launch(1, 4, 8, 128), dp4a_launch(1, 4, 1, 128)]
+    on_units = in_one_launch([dp4a_launch(4, 4, 8), matrix_launch(8, 4, 128)], [few, many])
+    assert on_units == [dp4a_launch(4, 8, 4, 128), matrix_launch(8, 4, 128)]
+    together = in_one_launch([dp4a_launch(2, 2, 2), matrix_launch(16, 2, 80)], [many, many])
+    assert together == [matrix_launch(16, 2, 80)] * 2
+
+
+@pytest.mark.parametrize("device", [*MEASURED, "a GPU without a table"])
+@pytest.mark.parametrize("rows", ROW_BUCKETS)
+def test_every_pair_of_codes_can_share_a_launch(device: str, rows: int) -> None:
+    layouts = [KIND[name].layout(outputs, 256) for name in ("q4_k", "q8_0", "bf16") for outputs in (512, 8000)]
+    for first in layouts:
+        for second in layouts:
+            launches = joined_launches(device, [first, second], rows)
+            assert len({(launch.warps, launch.registers) for launch in launches}) == 1
+            for launch, layout in zip(launches, (first, second), strict=True):
+                assert not (launch.uses_matrix_units and layout.code.is_float)
+                assert not launch.uses_matrix_units or launch.warps == 8
+                assert launch.registers is None or launch.registers * launch.warps * 32 <= 65536
 
 
 def test_unknown_devices_and_experts_in_place_get_the_defaults() -> None:
@@ -72,7 +122,7 @@ def test_classes_follow_from_the_layout() -> None:
 def test_a_launch_says_what_it_is() -> None:
     assert dp4a_launch(2, 4, 1, 64) == LaunchShape(rows=2, warps=4, registers=64)
     assert matrix_launch(16, 2) == LaunchShape(rows=16, warps=8, unroll=2, uses_matrix_units=True)
-    assert matrix_launch(16, 2).arguments["num_warps"] == 8
+    assert matrix_launch(16, 2).options["num_warps"] == 8
     pytest.importorskip("triton")
     from strata.kernels.packed_rows.decode import decode_steps
 

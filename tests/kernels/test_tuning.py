@@ -3,7 +3,15 @@
 import pytest
 
 from strata.kernels import launch_shapes
-from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape, ShapeClass, WeightClass, dp4a_launch, matrix_launch
+from strata.kernels.launch_shapes import (
+    ROW_BUCKETS,
+    LaunchShape,
+    ShapeClass,
+    WeightClass,
+    dp4a_launch,
+    few_launch,
+    matrix_launch,
+)
 from tests.gpu.candidates import (
     Line,
     dense_candidates,
@@ -17,6 +25,7 @@ from tests.kernels.random_matrices import KINDS
 
 KIND = {kind.name: kind for kind in KINDS}
 DENSE, EXPERTS = Line(ShapeClass.WIDE, "q8_0", 8), Line(ShapeClass.EXPERTS, "q8_0", 8)
+FEW = few_launch(2, 8, 4, 8, 1, None, False)
 ONE, TWO, FOUR = dp4a_launch(1, 1, 1), dp4a_launch(2, 1, 1, 168), matrix_launch(8, 4, 128)
 
 
@@ -34,7 +43,7 @@ def test_of_experts_launches_that_are_alike_the_one_for_shared_experts_wins() ->
     assert best_of(found)[0].launch == TWO
 
 
-@pytest.mark.parametrize("launch", [ONE, TWO, FOUR, matrix_launch(16, 2)])
+@pytest.mark.parametrize("launch", [ONE, TWO, FOUR, matrix_launch(16, 2), FEW])
 def test_a_spelled_launch_is_that_launch(launch: LaunchShape) -> None:
     assert eval(spelled(launch), vars(launch_shapes)) == launch
 

@@ -5,8 +5,10 @@ import triton.language as tl
 
 from strata.kernels.expert_rows.triton import silu_times
 from strata.kernels.instructions import dp4a, permute_bytes
+from strata.kernels.packed_rows.blocks_out import store_blocks
 from strata.kernels.packed_rows.matrix_units import add_lanes_of_group
 from strata.kernels.packed_rows.sums import MAGIC, float_of_sum, minus, open_record
+from strata.kernels.stream_gates.tiles import add_lanes_of_tiles
 
 
 @triton.jit
@@ -50,3 +52,22 @@ def lanes_kernel(lanes, out):
     """lanes [8, 16, 8] -> [16, 8]."""
     at = tl.arange(0, 16)[:, None] * 8 + tl.arange(0, 8)[None, :]
     tl.store(out + at, add_lanes_of_group(tl.load(lanes + tl.arange(0, 8)[:, None, None] * 128 + at[None, :, :])))
+
+
+@triton.jit
+def blocks_out_kernel(x, q, records, row_step, block_step, blocks, BLOCKS: tl.constexpr):
+    """x float32 [rows, blocks * 32], a row a program, with places for BLOCKS blocks."""
+    row = tl.program_id(0)
+    block = tl.arange(0, BLOCKS)
+    column = block[:, None] * 32 + tl.arange(0, 32)[None, :]
+    values = tl.load(x + row * blocks * 32 + column, mask=(block < blocks)[:, None], other=0.0)
+    store_blocks(values, q, records, row, block, blocks, row_step, block_step)
+
+
+@triton.jit
+def lanes_of_tiles_kernel(acc, out, TILES: tl.constexpr, LEVELS: tl.constexpr):
+    """acc float32 [TILES, 2^LEVELS lanes, 16] -> out [TILES, 16]."""
+    LANES: tl.constexpr = 1 << LEVELS
+    tile, lane = tl.arange(0, TILES)[:, None, None], tl.arange(0, LANES)[None, :, None]
+    at = (tile * LANES + lane) * 16 + tl.arange(0, 16)[None, None, :]
+    tl.store(out + tl.arange(0, TILES * 16), add_lanes_of_tiles(tl.load(acc + at), LEVELS))

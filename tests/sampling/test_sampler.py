@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from strata.errors import EngineError, RequestError
+from strata.kernels.sampler.filters import draw_token
+from strata.kernels.sampler.philox import gumbel
 from strata.sampling.options import SamplingOptions
-from strata.sampling.philox import gumbel
-from strata.sampling.sampler import Sampler, draw_token
+from strata.sampling.sampler import Sampler
 from strata.sampling.transforms import transform
 
 VOCABULARY = 300

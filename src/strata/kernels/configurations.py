@@ -3,6 +3,9 @@
 Pure: the device is its name, and nothing is tuned at run time. Knows no kernel.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from strata.kernels.launch_shapes import (
     ROW_BUCKETS,
     LaunchShape,
@@ -21,6 +24,27 @@ MOST_DEFAULT_ROWS = 8
 def packed_launch(device: str, layout: MatrixLayout, rows: int) -> LaunchShape:
     """The launch of a dense matrix times `rows` rows."""
     return _find(device, dense_class(layout), weight_class(layout), rows)
+
+
+def joined_launches(device: str, layouts: Sequence[MatrixLayout], rows: int) -> list[LaunchShape]:
+    """The launches of dense matrices that are multiplied by one kernel."""
+    return in_one_launch([packed_launch(device, layout, rows) for layout in layouts], layouts)
+
+
+def in_one_launch(own: Sequence[LaunchShape], layouts: Sequence[MatrixLayout]) -> list[LaunchShape]:
+    """Launches of several matrices made fit for one kernel: all with the warps and registers of the one of most warps.
+
+    Each keeps its own rows and the loads that it has in flight, but that integer codes go to the matrix units together.
+    """
+    leader = max(own, key=lambda launch: launch.warps)
+    return [_beside(leader, launch, layout) for launch, layout in zip(own, layouts, strict=True)]
+
+
+def _beside(leader: LaunchShape, own: LaunchShape, layout: MatrixLayout) -> LaunchShape:
+    if leader.uses_matrix_units and not layout.code.is_float and not own.uses_matrix_units:
+        return leader
+    unroll = max(1, own.unroll * own.warps // leader.warps)
+    return replace(own, warps=leader.warps, unroll=unroll, registers=leader.registers)
 
 
 def expert_launch(device: str, layout: MatrixLayout, most_rows: int, is_in_place: bool) -> LaunchShape:

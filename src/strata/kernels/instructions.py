@@ -95,9 +95,33 @@ def _entries_of_16_plain(index, t0, t1, t2, t3):
     return (word >> ((index.to(tl.int32) & 3) * 8)).to(tl.int8)
 
 
+@triton.jit
+def _prefetch_to_l2_ptx(address, size):
+    # The first thread asks for all of it. Both are multiples of 16: the address is made one.
+    tl.inline_asm_elementwise(
+        """
+        {
+        .reg .pred asks, isfirst; .reg .b32 thread; .reg .b64 start;
+        mov.u32 thread, %tid.x; setp.eq.u32 isfirst, thread, 0;
+        setp.gt.and.s32 asks, $2, 0, isfirst; and.b64 start, $1, -16;
+        cvta.to.global.u64 start, start;
+        @asks cp.async.bulk.prefetch.L2.global [start], $2;
+        mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r", [address.to(tl.int64), size], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _prefetch_to_l2_plain(address, size):
+    pass
+
+
 if triton.knobs.runtime.interpret:
     dp4a, permute_bytes = _dp4a_plain, _permute_plain
     split_nibbles, split_pairs, entries_of_16 = _split_nibbles_plain, _split_pairs_plain, _entries_of_16_plain
+    prefetch_to_l2 = _prefetch_to_l2_plain
 else:
     # dp4a(a, b, total): total + the sum of four products of signed bytes.
     # permute_bytes(low, high, selector): byte i of the result is byte (selector >> 4i) & 7 of the eight; the fourth bit
@@ -106,3 +130,5 @@ else:
     # split_nibbles(byte): (low four bits, high four bits). split_pairs(byte): its four pairs of bits, rising.
     # entries_of_16(index, t0, t1, t2, t3): entry 0 .. 15 of a table of bytes in four words, index int8.
     split_nibbles, split_pairs, entries_of_16 = _split_nibbles_ptx, _split_pairs_ptx, _entries_of_16_ptx
+    # prefetch_to_l2(address, size): the program asks for these bytes, once; both scalars, multiples of 16.
+    prefetch_to_l2 = _prefetch_to_l2_ptx

@@ -9,6 +9,7 @@ from enum import Enum
 from strata.quant.layout import Code, MatrixLayout
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32)  # more rows are groups of the last
+FEW_TILES = 64  # half the multiprocessors of a large GPU: a matrix of fewer tiles cannot keep its memory busy
 NARROW_TILES = 400  # a dense matrix of fewer tiles has too few for one warp a tile to fill a large GPU
 
 
@@ -21,28 +22,43 @@ class LaunchShape:
     unroll: int = 1  # loop steps whose loads go out together
     uses_matrix_units: bool = False
     registers: int | None = None  # most of a thread: the compiler then orders loads for speed, not for few registers
+    outputs: int = 16  # of a program: 4, 8 or 16; fewer than 16 without matrix units, in dense matrices
+    side: int = 1  # blocks of a lane that are summed side by side: 1, 2 or 4; integer codes without matrix units
+    prefetches: bool = False  # dense matrices: whether a program asks for its weights before its predecessor has ended
 
     @property
-    def arguments(self) -> dict[str, int | bool | None]:
-        """What the matrix kernels are launched with: constexpr arguments and options."""
-        return {
-            "num_warps": self.warps,
-            "maxnreg": self.registers,
-            "enable_fp_fusion": False,
-            "ROWS": self.rows,
-            "UNROLL": self.unroll,
-            "ON_MATRIX_UNITS": self.uses_matrix_units,
-        }
+    def options(self) -> dict[str, int | bool | None]:
+        """How a matrix kernel is compiled."""
+        return {"num_warps": self.warps, "maxnreg": self.registers, "enable_fp_fusion": False}
+
+    @property
+    def constants(self) -> dict[str, int | bool]:
+        """Constexpr arguments of every matrix kernel."""
+        return {"ROWS": self.rows, "UNROLL": self.unroll, "ON_MATRIX_UNITS": self.uses_matrix_units}
+
+    @property
+    def of_outputs(self) -> dict[str, int | bool]:
+        """Constexpr arguments of the kernels of dense matrices beside those."""
+        return {"OUTPUTS": self.outputs, "SIDE": self.side}
 
 
-def dp4a_launch(rows: int, warps: int, unroll: int, registers: int | None = None) -> LaunchShape:
+def dp4a_launch(
+    rows: int, warps: int, unroll: int, registers: int | None = None, prefetches: bool = False
+) -> LaunchShape:
     """Each row by itself, a few sharing the weights that were read."""
-    return LaunchShape(rows=rows, warps=warps, unroll=unroll, registers=registers)
+    return LaunchShape(rows, warps, unroll, False, registers, prefetches=prefetches)
 
 
-def matrix_launch(rows: int, unroll: int, registers: int | None = None) -> LaunchShape:
+def matrix_launch(rows: int, unroll: int, registers: int | None = None, prefetches: bool = False) -> LaunchShape:
     """Groups of eight rows on the matrix units, a warp for each of the eight lanes."""
-    return LaunchShape(rows=rows, warps=8, unroll=unroll, uses_matrix_units=True, registers=registers)
+    return LaunchShape(rows, 8, unroll, True, registers, prefetches=prefetches)
+
+
+def few_launch(
+    rows: int, outputs: int, side: int, warps: int, unroll: int, registers: int | None = None, prefetches: bool = True
+) -> LaunchShape:
+    """For matrices of few tiles: programs of some outputs, several blocks of a lane side by side."""
+    return LaunchShape(rows, warps, unroll, False, registers, outputs, side, prefetches)
 
 
 class ShapeClass(Enum):
@@ -50,6 +66,7 @@ class ShapeClass(Enum):
 
     EXPERTS = "experts"  # listed experts in the GPU's memory
     IN_PLACE = "in place"  # listed experts in pinned host memory
+    FEW = "few"  # one dense matrix of very few tiles
     NARROW = "narrow"  # one dense matrix of few tiles
     WIDE = "wide"  # one dense matrix of many
 
@@ -66,6 +83,8 @@ class WeightClass(Enum):
 
 def dense_class(layout: MatrixLayout) -> ShapeClass:
     """The class of a matrix that stands by itself."""
+    if layout.tiles < FEW_TILES:
+        return ShapeClass.FEW
     return ShapeClass.NARROW if layout.tiles < NARROW_TILES else ShapeClass.WIDE
 
 

@@ -1,22 +1,42 @@
-"""The best launches by measurement, one table a device. Data only.
+"""The best launches, by measurement, one table a device. Data only.
 
 Written by `python -m tests.gpu.tune`, which prints the candidates: medians of graph replays over weights that come from
 memory. Dense matrices of 2,560 x 6,144 (narrow), 10,240 x 2,560 and 248,320 x 2,560 (wide); gate and up and down of
 experts of 2,560 x 640: 10 and 40 of them for one row; for more rows windows that choose 10 of 512 at random, and of
 launches within 6 % there the best where all rows choose the same 40.
 
+Of matrices of very few tiles the launches are chosen by what they have in flight, not yet by time: see
+`python -m tests.gpu.tune_few`.
+
 NVIDIA H200: 2026-11-30, torch 2.11, Triton 3.6, driver 580.
 """
 
-from strata.kernels.launch_shapes import LaunchShape, ShapeClass, WeightClass, dp4a_launch, matrix_launch
+from strata.kernels.launch_shapes import LaunchShape, ShapeClass, WeightClass, dp4a_launch, few_launch, matrix_launch
 
 Key = tuple[ShapeClass, WeightClass]
+
+FEW_INTEGER = (
+    few_launch(1, 8, 4, 8, 5, 255),
+    few_launch(2, 8, 4, 8, 2, 255),
+    few_launch(4, 8, 4, 8, 1, 255),
+    matrix_launch(8, 4, 128, prefetches=True),
+    matrix_launch(8, 4, 128, prefetches=True),
+    matrix_launch(16, 2, 128, prefetches=True),
+)
+FEW_FLOAT = (
+    few_launch(1, 8, 1, 4, 32, 255),
+    few_launch(2, 8, 1, 4, 16, 255),
+    few_launch(4, 8, 1, 4, 16, 255),
+    few_launch(8, 8, 1, 4, 8, 255),
+    few_launch(8, 8, 1, 4, 8, 255),
+    few_launch(8, 8, 1, 4, 8, 255),
+)
 
 # One launch for each of ROW_BUCKETS. Experts read in place have none: whatever is launched, the link sets the pace.
 MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
     "NVIDIA H200": {
         (ShapeClass.EXPERTS, WeightClass.CODE4): (
-            dp4a_launch(1, 1, 1),
+            dp4a_launch(1, 1, 2, 128),
             dp4a_launch(2, 1, 1),
             dp4a_launch(4, 1, 1, 168),
             dp4a_launch(4, 1, 1, 168),
@@ -47,6 +67,11 @@ MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
             dp4a_launch(2, 1, 1),
             dp4a_launch(4, 1, 1),
         ),
+        (ShapeClass.FEW, WeightClass.CODE8): FEW_INTEGER,
+        (ShapeClass.FEW, WeightClass.CODE4): FEW_INTEGER,
+        (ShapeClass.FEW, WeightClass.CODE2): FEW_INTEGER,
+        (ShapeClass.FEW, WeightClass.CODE4_TABLE): FEW_INTEGER,
+        (ShapeClass.FEW, WeightClass.FLOAT): FEW_FLOAT,
         (ShapeClass.NARROW, WeightClass.CODE8): (
             dp4a_launch(1, 4, 4, 96),
             matrix_launch(8, 4, 128),

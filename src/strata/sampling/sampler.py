@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from strata.errors import EngineError
+from strata.kernels.sampler.filters import draw_token
+from strata.kernels.sampler.slots import ChoiceOptions
 from strata.sampling.draw import Draw
 from strata.sampling.grammar import Grammar
 from strata.sampling.logprobs import token_logprob
+from strata.sampling.on_device import device_options, samples_on_device
 from strata.sampling.options import SamplingOptions
-from strata.sampling.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel
 from strata.sampling.token_mask import TokenMask, mask_without, rule_out
 from strata.sampling.transforms import History, adjust, transform
 
@@ -50,6 +52,13 @@ class Sampler:
     def hold_back(self, token_ids: Iterable[int], until_position: int) -> None:
         """These tokens are ruled out at all positions in front of this one."""
         self._held_back = mask_without(self._width, token_ids), until_position
+
+    @property
+    def device_options(self) -> ChoiceOptions | None:
+        """How a GPU chooses the tokens that `sample` chooses; None if it cannot (`on_device`)."""
+        if not samples_on_device(self.options, self._grammar is not None):
+            return None
+        return device_options(self.options, self._choice)
 
     @property
     def is_finished(self) -> bool:
@@ -117,18 +126,6 @@ class Sampler:
         if options.logprobs is None:
             return Draw(token_id)
         return Draw(token_id, *token_logprob(row, token_id, options.logprobs))
-
-
-def draw_token(logits: torch.Tensor, seed: int, position: int, choice: int) -> int:
-    """Draw from softmax of a row `[vocabulary]`: the largest sum of logit and Gumbel noise, the lower id among equals.
-
-    Each token's noise depends on its own id alone, so nothing is added up and the order does not matter. Noise is made
-    only for tokens that can still win: rounding is monotonic, so the others lose with any noise.
-    """
-    can_win = logits + GUMBEL_MAX >= logits.max() + GUMBEL_MIN
-    token_ids = torch.nonzero(can_win).flatten()
-    scores = logits[token_ids] + gumbel(seed, position, token_ids, choice)
-    return int(token_ids[scores.argmax()])
 
 
 def _start_history(vocabulary_size: int, prompt: Iterable[int], device: torch.device | str) -> History:

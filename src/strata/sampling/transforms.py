@@ -1,9 +1,10 @@
 """What sampling options do to logits before a token is drawn: pure functions on float32 `[rows, vocabulary]`.
 
-Know numbers only; no request, no random number. `transform` is the order in which they are applied, which is part of
-what an answer depends on: repetition penalty, frequency and presence penalty, bias, temperature, top-k, top-p, min-p.
-A token that is ruled out has the logit -inf. Rows never look at each other, and of equal logits the lower id counts as
-the larger. Divisions by an option are products with its reciprocal, which every device computes alike.
+Know options and numbers; no random number. `transform` is the order in which they are applied, which is part of what
+an answer depends on: repetition penalty, frequency and presence penalty, bias, temperature, top-k, top-p, min-p. The
+last four are computed on GPUs too: their definitions stand in `kernels/sampler/filters`. A token that is ruled out has
+the logit -inf. Rows never look at each other, and of equal logits the lower id counts as the larger. Divisions by an
+option are products with its reciprocal, which every device computes alike.
 """
 
 import math
@@ -12,9 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from strata.kernels.sampler.filters import keep_min_p, keep_top_k, keep_top_p, scale_by_temperature
 from strata.sampling.options import SamplingOptions
-
-_RULED_OUT = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -51,40 +51,6 @@ def add_bias(logits: torch.Tensor, bias: Mapping[int, float]) -> torch.Tensor:
     return biased
 
 
-def scale_by_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Distances from the row's largest logit, over the temperature: no temperature makes them overflow."""
-    return (logits - logits.amax(dim=-1, keepdim=True)) * (1 / temperature)
-
-
-def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
-    """Keep the k largest logits."""
-    if k >= logits.shape[-1]:
-        return logits
-    smallest = torch.topk(logits, k, dim=-1).values[:, -1:]
-    larger, equal = logits > smallest, logits == smallest
-    room = k - larger.sum(dim=-1, keepdim=True)  # of the equal ones, the first that fit
-    return logits.masked_fill(~(larger | (equal & (equal.cumsum(dim=-1) <= room))), _RULED_OUT)
-
-
-def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Keep the fewest largest tokens whose probabilities, of those still there, add up to p; at least one.
-
-    Added in float64 from the largest down, so that a row's sum does not depend on how a device adds.
-    """
-    ordered, token_ids = torch.sort(logits, dim=-1, descending=True, stable=True)
-    weights = torch.exp(ordered.double() - ordered[:, :1].double())
-    sums = weights.cumsum(dim=-1)
-    enough_before = (sums - weights) >= p * sums[:, -1:]
-    enough_before[:, 0] = False
-    return logits.masked_fill(torch.zeros_like(enough_before).scatter(-1, token_ids, enough_before), _RULED_OUT)
-
-
-def keep_min_p(logits: torch.Tensor, min_p: float) -> torch.Tensor:
-    """Keep tokens with at least `min_p` times the probability of the likeliest."""
-    least = logits.amax(dim=-1, keepdim=True) + math.log(min_p)
-    return logits.masked_fill(logits < least, _RULED_OUT)
-
-
 def adjust(logits: torch.Tensor, options: SamplingOptions, history: History | None) -> torch.Tensor:
     """Penalties and bias: what also greedy choices depend on. `history` may be None without penalties."""
     if options.has_penalties:
@@ -96,11 +62,11 @@ def adjust(logits: torch.Tensor, options: SamplingOptions, history: History | No
 
 def transform(logits: torch.Tensor, options: SamplingOptions, history: History | None = None) -> torch.Tensor:
     """All of it, for a temperature above 0: the logits whose softmax is the distribution that is drawn from."""
-    logits = scale_by_temperature(adjust(logits, options, history), options.temperature)
+    logits = scale_by_temperature(adjust(logits, options, history), 1 / options.temperature)
     if options.top_k > 0:
         logits = keep_top_k(logits, options.top_k)
     if options.top_p < 1:
         logits = keep_top_p(logits, options.top_p)
     if options.min_p > 0:
-        logits = keep_min_p(logits, options.min_p)
+        logits = keep_min_p(logits, math.log(options.min_p))
     return logits

@@ -5,6 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
+from strata.kernels.dependent import begin_dependent, dependent_options
+
 COLUMNS_A_PROGRAM = 128  # a warp's four values a thread: one row of 2,560 columns is 20 programs
 
 
@@ -18,6 +20,7 @@ def combine_kernel(
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """rows [n, RANKS, hidden], weights and computed [n, RANKS], shared [n, hidden]; grid (hidden / COLUMNS, n)."""
+    begin_dependent()
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_inside = column < hidden
@@ -58,6 +61,6 @@ def combine_rows(
         out, hidden,
         RANKS=ranks, HAS_MASK=is_computed is not None, HAS_SHARED=shared is not None,
         HAS_SHARED_WEIGHTS=shared_weights is not None,
-        COLUMNS=COLUMNS_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
+        COLUMNS=COLUMNS_A_PROGRAM, num_warps=1, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip
     return out

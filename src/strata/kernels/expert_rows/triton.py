@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from strata.kernels.configurations import expert_launch
+from strata.kernels.dependent import begin_dependent, dependent_options
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
 from strata.kernels.launch_shapes import LaunchShape
 from strata.kernels.packed_rows.activations import (
@@ -22,7 +23,7 @@ from strata.kernels.packed_rows.activations import (
 )
 from strata.kernels.packed_rows.decode import decode_steps
 from strata.kernels.packed_rows.matrix_units import integer_tile_of_groups
-from strata.kernels.packed_rows.triton import device_name, matrix_tile
+from strata.kernels.packed_rows.triton import device_name, matrix_outputs
 from strata.quant.layout import BLOCK_COLUMNS, Array, BlobLayout, MatrixLayout
 
 HIDDEN_A_PROGRAM = BLOCKS_A_PROGRAM * BLOCK_COLUMNS
@@ -61,6 +62,7 @@ def hidden_quantized_kernel(
     gate_up, q, records, row_step, block_step, starts, places, experts, width, blocks, BLOCKS: tl.constexpr
 ):  # fmt: skip
     """gate_up float32 [places, 2 * width] -> h as quantized rows [places, ..]; grid (blocks / BLOCKS, positions)."""
+    begin_dependent()
     position = tl.program_id(1)
     if position < tl.load(starts + experts):
         place = tl.load(places + position)
@@ -75,6 +77,7 @@ def hidden_quantized_kernel(
 @triton.jit(do_not_specialize=["width", "experts"], do_not_specialize_on_alignment=["starts", "places"])
 def hidden_float_kernel(gate_up, h, starts, places, experts, width, WIDTH: tl.constexpr):
     """The same where down is stored in a float code: h float32 [places, width]; grid (width / WIDTH, positions)."""
+    begin_dependent()
     position = tl.program_id(1)
     if position < tl.load(starts + experts):
         place = tl.load(places + position).to(tl.int64)
@@ -111,14 +114,63 @@ def store_rows(
         at_rows = ()
         for r in tl.static_range(ROWS):
             at_rows += (tl.load(sources + tl.minimum(first + r, last - 1)),)
-        results = matrix_tile(
-            arrays, activations, table, offset, at_rows, tile, columns,
+        results = matrix_outputs(
+            arrays, activations, table, offset, at_rows, tile, tl.arange(0, 16)[None, :], columns,
             CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL,
         )  # fmt: skip
         for r in tl.static_range(ROWS):
             if first + r < last:
                 at = out + tl.load(places + first + r).to(tl.int64) * out_stride + output
                 tl.store(at, results[r] * post_scale, mask=output < outputs)
+
+
+@triton.jit
+def expert_program(
+    blobs, stride, seats, starts, sources, places, activations, out, out_stride, entry, number,
+    tiles, outputs, columns, offsets, post_scale, to_second, table, offset,
+    CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_FLOAT: tl.constexpr, IS_LINEAR: tl.constexpr,
+    HAS_MIN: tl.constexpr, SUB_BLOCK: tl.constexpr,
+    BY_ADDRESS: tl.constexpr, ON_MATRIX_UNITS: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Tile `number` of the matrices of the expert in entry `entry`, for all of its places.
+
+    offsets: of the arrays of the first matrix in a blob, in bytes; to_second: from there to those of the second, whose
+    tiles have the numbers from `tiles` on, and whose results go `outputs` further right.
+    """
+    first, last = tl.load(starts + entry), tl.load(starts + entry + 1)
+    if first < last:
+        seat = tl.load(seats + entry).to(tl.int64)
+        if BY_ADDRESS:
+            blob = tl.multiple_of(tl.load(blobs + seat).to(tl.pointer_type(tl.uint8)), 64)
+        else:
+            blob = blobs + seat * stride
+        second = (number >= tiles).to(tl.int32)
+        tile = number - second * tiles
+        word = tl.pointer_type(tl.uint8) if IS_FLOAT else tl.pointer_type(tl.int32)
+        arrays = (
+            (blob + (offsets[0] + second * to_second[0])).to(word),
+            blob + (offsets[1] + second * to_second[1]),
+            blob + (offsets[2] + second * to_second[2]),
+            blob + (offsets[3] + second * to_second[3]),
+            blob + (offsets[4] + second * to_second[4]),
+        )
+        factor = tl.load((blob + (post_scale + second * 4)).to(tl.pointer_type(tl.float32)))
+        y = out + second * outputs
+        while first < last:
+            if ON_MATRIX_UNITS or (ROWS > 1 and last - first > 1):
+                store_rows(
+                    arrays, factor, activations, table, offset, y, out_stride, sources, places, first, last,
+                    tile, outputs, columns,
+                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, ON_MATRIX_UNITS, ROWS, UNROLL,
+                )  # fmt: skip
+                first += ROWS
+            else:
+                store_rows(
+                    arrays, factor, activations, table, offset, y, out_stride, sources, places, first, last,
+                    tile, outputs, columns,
+                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, False, 1, UNROLL,
+                )  # fmt: skip
+                first += 1
 
 
 @triton.jit(
@@ -144,42 +196,14 @@ def expert_matrix_kernel(
     codes .. post_scale are byte offsets of the first matrix in a blob, the steps lead to the second, whose results go
     `outputs` further right. The activation row of place `places[i]` is `sources[i]`.
     """
-    entry = tl.program_id(1)
-    first, last = tl.load(starts + entry), tl.load(starts + entry + 1)
-    if first < last:
-        seat = tl.load(seats + entry).to(tl.int64)
-        if BY_ADDRESS:
-            blob = tl.multiple_of(tl.load(blobs + seat).to(tl.pointer_type(tl.uint8)), 64)
-        else:
-            blob = blobs + seat * stride
-        second = (tl.program_id(0) >= tiles).to(tl.int32)
-        tile = tl.program_id(0) - second * tiles
-        word = tl.pointer_type(tl.uint8) if IS_FLOAT else tl.pointer_type(tl.int32)
-        arrays = (
-            (blob + (codes + second * codes_step)).to(word),
-            blob + (scales + second * scales_step),
-            blob + (super_scales + second * super_scales_step),
-            blob + (mins + second * mins_step),
-            blob + (super_mins + second * super_mins_step),
-        )
-        factor = tl.load((blob + (post_scale + second * 4)).to(tl.pointer_type(tl.float32)))
-        activations = (x, records, row_step, block_step)
-        y = out + second * outputs
-        while first < last:
-            if ON_MATRIX_UNITS or (ROWS > 1 and last - first > 1):
-                store_rows(
-                    arrays, factor, activations, (t0, t1, t2, t3), offset, y, out_stride, sources, places, first, last,
-                    tile, outputs, columns,
-                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, ON_MATRIX_UNITS, ROWS, UNROLL,
-                )  # fmt: skip
-                first += ROWS
-            else:
-                store_rows(
-                    arrays, factor, activations, (t0, t1, t2, t3), offset, y, out_stride, sources, places, first, last,
-                    tile, outputs, columns,
-                    CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, False, 1, UNROLL,
-                )  # fmt: skip
-                first += 1
+    begin_dependent()
+    expert_program(
+        blobs, stride, seats, starts, sources, places, (x, records, row_step, block_step), out, out_stride,
+        tl.program_id(1), tl.program_id(0), tiles, outputs, columns,
+        (codes, scales, super_scales, mins, super_mins), post_scale,
+        (codes_step, scales_step, super_scales_step, mins_step, super_mins_step), (t0, t1, t2, t3), offset,
+        CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, BY_ADDRESS, ON_MATRIX_UNITS, ROWS, UNROLL,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -205,15 +229,20 @@ def run_matrix(blobs: ExpertBlobs, work: ExpertWork, task: MatrixTask, launch: L
     launch = launch or launch_for(blobs, work, layout)
     places = blobs.layout.places()
     first, second = places[task.matrices[0]], places[task.matrices[-1]]
-    offsets = [first[array].offset for array in Array]
     expert_matrix_kernel[(layout.tiles * len(task.matrices), work.seats.numel())](
         blobs.memory if blobs.addresses is None else blobs.addresses, blobs.stride,
         work.seats, work.starts, task.sources, work.places, *task.activations.arguments, task.out, task.out.stride(0),
-        layout.tiles, layout.rows, layout.columns,
-        *offsets, blobs.layout.post_scales.offset + 4 * task.matrices[0],
+        layout.tiles, layout.rows, layout.columns, *offsets_of(blobs.layout, task.matrices[0]),
         *(second[array].offset - first[array].offset for array in Array), *steps.table, steps.offset,
-        **steps.constants(launch.uses_matrix_units), **launch.arguments, BY_ADDRESS=blobs.addresses is not None,
+        **steps.constants(launch.uses_matrix_units), **launch.constants, BY_ADDRESS=blobs.addresses is not None,
+        **launch.options, **dependent_options(),
     )  # fmt: skip
+
+
+def offsets_of(layout: BlobLayout, matrix: int) -> list[int]:
+    """Where the arrays and the post scale of one matrix begin in a blob, in bytes and the kernels' order."""
+    places = layout.places()[matrix]
+    return [*(places[array].offset for array in Array), layout.post_scales.offset + 4 * matrix]
 
 
 def gate_and_up(
@@ -240,14 +269,14 @@ def hidden_rows(layout: BlobLayout, work: ExpertWork, gate_up: torch.Tensor, lau
         h = torch.empty(places, width, dtype=torch.float32, device=gate_up.device)
         hidden_float_kernel[(triton.cdiv(width, HIDDEN_A_PROGRAM), positions)](
             gate_up, h, work.starts, work.places, experts, width,
-            WIDTH=HIDDEN_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
+            WIDTH=HIDDEN_A_PROGRAM, num_warps=1, enable_fp_fusion=False, **dependent_options(),
         )  # fmt: skip
         return Activations(h, h)
     blocks = layout.down.blocks
     made = Activations.empty(places, blocks, gate_up.device, launch)
     hidden_quantized_kernel[(triton.cdiv(blocks, BLOCKS_A_PROGRAM), positions)](
         gate_up, *made.arguments, work.starts, work.places, experts, width, blocks,
-        BLOCKS=BLOCKS_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
+        BLOCKS=BLOCKS_A_PROGRAM, num_warps=1, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip
     return made
 

@@ -56,6 +56,16 @@ class ExpertWork:
     most_rows: int  # no entry has more places: decides how many rows are computed at once, never a result
 
     @classmethod
+    def empty(cls, rows: int, ranks: int, device: torch.device | str) -> "ExpertWork":
+        """Room for all places of `rows` rows, each of which may need an entry of its own; nothing is listed yet."""
+        places = rows * ranks
+
+        def room(count: int) -> torch.Tensor:
+            return torch.zeros(count, dtype=torch.int32, device=device)
+
+        return cls(room(places), room(places + 1), room(places), room(places), ranks, most_rows=rows)
+
+    @classmethod
     def from_choices(cls, experts: torch.Tensor) -> "ExpertWork":
         """experts [rows, ranks] of any integer type -> each distinct expert once, its places rising."""
         rows, ranks = experts.shape

@@ -5,13 +5,13 @@ tl.div_rn, with `enable_fp_fusion=False`.
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
+from strata.kernels.dependent import begin_dependent, dependent_options
 from strata.kernels.launch_shapes import LaunchShape
+from strata.kernels.packed_rows.rows_out import Activations
 from strata.quant.layout import BLOCK_COLUMNS, MatrixLayout
 
 BLOCKS_A_PROGRAM = 8  # of the quantizing kernels
@@ -48,6 +48,7 @@ def store_quantized(x, q, records, row, block, blocks, row_step, block_step):
 @triton.jit(do_not_specialize=["blocks", "row_step", "block_step"])
 def quantize_kernel(x, q, records, blocks, row_step, block_step, BLOCKS: tl.constexpr):
     """x float32 [rows, blocks * 32]; grid (blocks / BLOCKS, rows)."""
+    begin_dependent()
     row = tl.program_id(1)
     block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     element = tl.arange(0, 2)[None, :, None] * 16 + tl.arange(0, 16)[None, None, :]
@@ -56,45 +57,20 @@ def quantize_kernel(x, q, records, blocks, row_step, block_step, BLOCKS: tl.cons
     store_quantized(values, q, records, row, block, blocks, row_step, block_step)
 
 
-@dataclass(frozen=True)
-class Activations:
-    """What the matrix kernels read of rows: quantized, or float32 as they are (for float codes).
-
-    Block b of row r is number r * row_step + b * block_step. values: four int64 a block; number w holds q of word w of
-    the low 16 columns (columns 4w .. 4w + 3) in its low half and of the high 16 in its high half. records: one int64 a
-    block: d as float32 in its low half; in its high half two int16, the sums of q over the low and the high 16 columns.
-    For float codes values are float32 [rows, columns], and there are no records.
-    """
-
-    values: torch.Tensor
-    records: torch.Tensor
-    row_step: int = 0
-    block_step: int = 0
-
-    @classmethod
-    def empty(cls, rows: int, blocks: int, device: torch.device, launch: LaunchShape) -> "Activations":
-        """Room for `rows` quantized rows. Rows that the matrix units read together lie side by side."""
-        q = torch.empty(rows * blocks, BLOCK_COLUMNS // 8, dtype=torch.int64, device=device)
-        records = torch.empty(rows * blocks, dtype=torch.int64, device=device)
-        steps = (1, rows) if launch.uses_matrix_units else (blocks, 1)
-        return cls(q, records, *steps)
-
-    @property
-    def arguments(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-        """In the kernels' order."""
-        return self.values, self.records, self.row_step, self.block_step
-
-
 def quantize_rows(x: torch.Tensor, launch: LaunchShape) -> Activations:
     """x float32 [rows, columns], columns a multiple of 32."""
-    rows, blocks = x.shape[0], x.shape[1] // BLOCK_COLUMNS
-    made = Activations.empty(rows, blocks, x.device, launch)
-    grid = (triton.cdiv(blocks, BLOCKS_A_PROGRAM), rows)
-    quantize_kernel[grid](
-        x, made.values, made.records, blocks, made.row_step, made.block_step,
-        BLOCKS=BLOCKS_A_PROGRAM, num_warps=1, enable_fp_fusion=False,
-    )  # fmt: skip
+    made = Activations.empty(x.shape[0], x.shape[1] // BLOCK_COLUMNS, x.device, launch)
+    quantize_into(x, made)
     return made
+
+
+def quantize_into(x: torch.Tensor, out: Activations) -> None:
+    """The same into memory that is there."""
+    rows, blocks = x.shape[0], x.shape[1] // BLOCK_COLUMNS
+    quantize_kernel[(triton.cdiv(blocks, BLOCKS_A_PROGRAM), rows)](
+        x, out.values, out.records, blocks, out.row_step, out.block_step,
+        BLOCKS=BLOCKS_A_PROGRAM, num_warps=1, enable_fp_fusion=False, **dependent_options(),
+    )  # fmt: skip
 
 
 def activations_for(layout: MatrixLayout, x: torch.Tensor, launch: LaunchShape) -> Activations:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from strata.sampling.philox import (
-    _LN2_HIGH,
-    _LN2_LOW,
-    _LOG_POLYNOMIAL,
-    _SQRT_HALF_BITS,
+from strata.kernels.sampler.philox import (
     GUMBEL_MAX,
     GUMBEL_MIN,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG_POLYNOMIAL,
+    SQRT_HALF_BITS,
     gumbel,
     gumbel_of_words,
     log_float32,
@@ -84,16 +84,16 @@ def test_noise_is_the_definition_in_float64() -> None:
 def logarithm_in_single_steps(x: np.ndarray) -> np.ndarray:
     """numpy float32, one rounding an operation: what torch must not fuse."""
     bits = x.view(np.int32)
-    exponent = (bits - np.int32(_SQRT_HALF_BITS)) >> np.int32(23)
+    exponent = (bits - np.int32(SQRT_HALF_BITS)) >> np.int32(23)
     f = (bits - (exponent << np.int32(23))).view(np.float32) - np.float32(1)
-    polynomial = np.full_like(f, _LOG_POLYNOMIAL[0])
-    for coefficient in _LOG_POLYNOMIAL[1:]:
+    polynomial = np.full_like(f, LOG_POLYNOMIAL[0])
+    for coefficient in LOG_POLYNOMIAL[1:]:
         polynomial = polynomial * f + np.float32(coefficient)
     square, scale = f * f, exponent.astype(np.float32)
     tail = (f * square) * polynomial
-    tail = tail + scale * np.float32(_LN2_LOW)
+    tail = tail + scale * np.float32(LN2_LOW)
     tail = tail - square * np.float32(0.5)
-    return (f + tail) + scale * np.float32(_LN2_HIGH)
+    return (f + tail) + scale * np.float32(LN2_HIGH)
 
 
 def test_every_operation_rounds_once() -> None:

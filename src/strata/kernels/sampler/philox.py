@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 # Salmon et al., table 2: multipliers, less 2^32 so that a product with 32 bits fits int64; the key's increments.
-_MULTIPLIERS = (0xD2511F53 - (1 << 32), 0xCD9E8D57 - (1 << 32))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+MULTIPLIERS = (0xD2511F53 - (1 << 32), 0xCD9E8D57 - (1 << 32))
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 
 # log(1 + f) = f - f^2/2 + f^3 P(f) for f from sqrt(1/2) - 1 to sqrt(2) - 1: Chebyshev fit of degree 8, rounded to
 # float32. Measured over [1e-10, 50]: at most 0.83 units in the last place.
-_LOG_POLYNOMIAL = (
+LOG_POLYNOMIAL = (
     0.07149753719568253,
     -0.115712009370327,
     0.11661510914564133,
@@ -32,9 +32,9 @@ _LOG_POLYNOMIAL = (
     -0.24999989569187164,
     0.3333333134651184,
 )
-_LN2_HIGH = 0.693359375  # ln 2 in two parts: the exponent times the first is exact
-_LN2_LOW = -2.12194440e-4
-_SQRT_HALF_BITS = 0x3F3504F3
+LN2_HIGH = 0.693359375  # ln 2 in two parts: the exponent times the first is exact
+LN2_LOW = -2.12194440e-4
+SQRT_HALF_BITS = 0x3F3504F3
 
 GUMBEL_MIN = -2.8115408420562744  # of the largest wait, -log(2^-24)
 GUMBEL_MAX = 22.873857498168945  # of the smallest wait, 2^-33
@@ -48,11 +48,11 @@ def philox(seed: int, *counter: int | torch.Tensor) -> tuple[torch.Tensor, ...]:
     key0, key1 = seed & _MASK, (seed >> 32) & _MASK
     x0, x1, x2, x3 = map(_array, counter)
     for _ in range(10):
-        product0, product1 = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
+        product0, product1 = x0 * MULTIPLIERS[0], x2 * MULTIPLIERS[1]
         # The shift rounds down, so adding back the 2^32 that the multiplier lacks is exact.
         high0, high1 = (product0 >> 32) + x0, (product1 >> 32) + x2
         x0, x1, x2, x3 = high1 ^ x1 ^ key0, product1 & _MASK, high0 ^ x3 ^ key1, product0 & _MASK
-        key0, key1 = (key0 + _KEY_STEPS[0]) & _MASK, (key1 + _KEY_STEPS[1]) & _MASK
+        key0, key1 = (key0 + KEY_STEPS[0]) & _MASK, (key1 + KEY_STEPS[1]) & _MASK
     return tuple(map(torch.as_tensor, (x0, x1, x2, x3)))
 
 
@@ -74,14 +74,14 @@ def gumbel_of_words(words: torch.Tensor) -> torch.Tensor:
 def log_float32(x: torch.Tensor) -> torch.Tensor:
     """Natural logarithm of positive normal float32 numbers, by the shared polynomial."""
     bits = x.view(torch.int32)
-    exponent = (bits - _SQRT_HALF_BITS) >> 23
+    exponent = (bits - SQRT_HALF_BITS) >> 23
     mantissa = (bits - (exponent << 23)).view(torch.float32)  # from sqrt(1/2) to sqrt(2)
     f = mantissa - 1.0
     square, tail = _log_parts(f)
     scale = exponent.to(torch.float32)
-    tail = tail + scale * _LN2_LOW
+    tail = tail + scale * LN2_LOW
     tail = tail - square * 0.5
-    return (f + tail) + scale * _LN2_HIGH
+    return (f + tail) + scale * LN2_HIGH
 
 
 def _exponential(words: torch.Tensor) -> torch.Tensor:
@@ -96,8 +96,8 @@ def _exponential(words: torch.Tensor) -> torch.Tensor:
 
 def _log_parts(f: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """f^2 and f^3 P(f)."""
-    polynomial = torch.full_like(f, _LOG_POLYNOMIAL[0])
-    for coefficient in _LOG_POLYNOMIAL[1:]:
+    polynomial = torch.full_like(f, LOG_POLYNOMIAL[0])
+    for coefficient in LOG_POLYNOMIAL[1:]:
         polynomial = polynomial * f + coefficient
     square = f * f
     return square, (f * square) * polynomial

@@ -1,0 +1,24 @@
+"""How a row's cells are cut into parts, each attended to by itself before they are merged. Knows numbers only.
+
+A row sees a run of cells: all up to its own, or those of the chosen blocks and the open tail, in rising position. Parts
+begin at multiples of 32 * 2^k of that run, with the least k for which 128 parts suffice: a short row is spread over
+many programs, a long one leaves few partial sums, and where the cuts lie depends on the row's position alone.
+"""
+
+LEAST_PART = 32  # cells: the 2,048 that an indexed row sees are then 64 programs for each key head
+MOST_PARTS = 128
+
+
+def doublings(seen: int) -> int:
+    """The least k for which parts of LEAST_PART * 2^k suffice for a row that sees `seen` cells."""
+    return max(0, -(-seen // (LEAST_PART * MOST_PARTS)) - 1).bit_length()
+
+
+def part_size(seen: int) -> int:
+    """Cells of each part but the last, of a row that sees `seen` cells."""
+    return LEAST_PART << doublings(seen)
+
+
+def most_parts(seen: int) -> int:
+    """The most parts of any row that sees up to `seen` cells."""
+    return min(MOST_PARTS, -(-seen // LEAST_PART))

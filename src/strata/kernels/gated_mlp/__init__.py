@@ -1,0 +1,61 @@
+"""A dense MLP over packed matrices, down(silu(gate) * up): checks, and the choice of road. Knows no arithmetic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from strata.kernels.packed_rows import check_rows, multiply_into, room_for
+from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.kernels.roads import takes_reference
+from strata.quant.layout import MatrixLayout
+from strata.quant.packed import PackedMatrix
+
+
+@dataclass(frozen=True)
+class MlpBuffers:
+    """What an MLP writes on its way."""
+
+    gate_up: torch.Tensor  # float32 [rows, 2 * width], gate first
+    hidden: RowsOut  # [rows, width]: silu(gate) * up, as down reads it
+
+    @classmethod
+    def empty(cls, down: Sequence[MatrixLayout], rows: int, device: torch.device | str) -> "MlpBuffers":
+        """Room for an MLP whose down matrices have these layouts."""
+        gate_up = torch.zeros(rows, 2 * down[0].columns, dtype=torch.float32, device=device)
+        return cls(gate_up, room_for(down, rows, device))
+
+
+def gated_mlp_into(
+    gate_up: Sequence[PackedMatrix],
+    down: Sequence[PackedMatrix],
+    x: RowsOut,
+    buffers: MlpBuffers,
+    out: torch.Tensor,
+) -> None:
+    """out float32 [rows, sum of down's outputs] from x [rows, inputs of gate_up]; three launches."""
+    multiply_into(gate_up, x, buffers.gate_up)
+    silu_times_into(buffers.gate_up, [matrix.layout for matrix in down], buffers.hidden)
+    multiply_into(down, buffers.hidden, out)
+
+
+def silu_times_into(gate_up: torch.Tensor, readers: Sequence[MatrixLayout], out: RowsOut) -> None:
+    """silu(gate) * up of gate_up float32 [rows, 2 * width] (any row stride), as matrices of these layouts read it.
+
+    Raises ValueError if `out` is not room for that.
+    """
+    if gate_up.dtype != torch.float32 or gate_up.dim() != 2 or gate_up.stride(1) != 1:
+        raise ValueError(f"gate_up must be float32 [rows, 2 * width], not {gate_up.dtype} {list(gate_up.shape)}")
+    is_reference = takes_reference(gate_up)
+    for layout in readers:
+        if gate_up.shape[1] != 2 * layout.columns:
+            raise ValueError(f"gate_up of {gate_up.shape[1]} columns is no input for {layout.columns} columns")
+        check_rows(layout, gate_up.shape[0], out, is_reference)
+    if is_reference:
+        from strata.kernels.gated_mlp.reference import silu_times_into as by_definition
+
+        by_definition(gate_up, out)
+        return
+    from strata.kernels.gated_mlp import triton
+
+    triton.silu_times_into(gate_up, out)

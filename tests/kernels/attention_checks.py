@@ -1,0 +1,170 @@
+"""Triton's attention of a window held against its twin, for the interpreter's tests and for tests/gpu.
+
+Knows both roads; each check raises AssertionError. Choices are equal given equal scores, sums within rounding, and a
+row's bits are the same whatever rows stand beside it.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from strata.kernels.attention_rows import AttentionWork, ProjectedRows, reference
+from strata.kernels.launch_shapes import dp4a_launch
+from strata.kernels.packed_rows.rows_out import Activations, RowsOut
+from tests.kernels.attention_cases import INDEXED, AttentionWindow, Segment, random_window, window_rows
+from tests.kernels.quantized_rows import assert_quantized
+
+
+def prepare(window: AttentionWindow, *, is_reference: bool = False) -> AttentionWindow:
+    """The window after its first op, with cells and work of its own."""
+    from strata.kernels.attention_rows.prepare import attention_prepare
+
+    own, road = window.with_own_state(), reference.attention_prepare if is_reference else attention_prepare
+    road(own.projected, own.rows, own.rotation, own.cells, own.layer, own.work)
+    return own
+
+
+def attend(window: AttentionWindow) -> torch.Tensor:
+    """[rows, query_width] by Triton, from prepared rows on; chooses first where there is an indexer."""
+    from strata.kernels.attention_rows.attend import attention_attend
+    from strata.kernels.attention_rows.choose import attention_choose
+
+    shape = window.layer.shape
+    out = torch.full((window.rows.count, shape.query_width), float("nan"), device=window.work.query.device)
+    if shape.indexer is not None:
+        attention_choose(window.rows, window.cells, shape, window.work)
+    attention_attend(window.projected, window.rows, window.cells, shape, window.work, RowsOut(out, None))
+    return out
+
+
+def check_prepared(window: AttentionWindow) -> None:
+    """Queries, cells and the keys of completed blocks are the twin's, and no other cell has changed."""
+    found, wanted = prepare(window), prepare(window, is_reference=True)
+    near = {"rtol": 1e-5, "atol": 2e-6}
+    torch.testing.assert_close(found.work.query, wanted.work.query, **near)
+    assert torch.equal(found.cells.values, wanted.cells.values), "values"
+    torch.testing.assert_close(found.cells.keys, wanted.cells.keys, **near)
+    if window.layer.shape.indexer is not None:
+        assert torch.equal(found.cells.raw, wanted.cells.raw), "raw keys"
+        torch.testing.assert_close(found.work.index_query, wanted.work.index_query, **near)
+        torch.testing.assert_close(found.cells.pooled, wanted.cells.pooled, **near)
+    for name, before in vars(window.cells).items():
+        if before is not None:
+            by_triton, by_twin = getattr(found.cells, name) != before, getattr(wanted.cells, name) != before
+            assert torch.equal(by_triton.any(dim=-1), by_twin.any(dim=-1)), f"other {name} were written"
+
+
+def check_attended(window: AttentionWindow) -> None:
+    """What the rows choose follows from their scores; what they attend to gives the twin's rows."""
+    own = prepare(window)
+    break_unseen_cells(own)
+    found, wanted = attend(own), torch.empty(own.rows.count, own.layer.shape.query_width, device=own.work.query.device)
+    if own.layer.shape.indexer is not None:
+        check_choice(own)
+    shape = own.layer.shape
+    reference.attention_attend(own.projected, own.rows, own.cells, shape, own.work, RowsOut(wanted, None))
+    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=5e-6)
+
+
+def break_unseen_cells(window: AttentionWindow) -> None:
+    """NaN in every cell that no row of the window may see."""
+    seen = [0] * window.cells.keys.shape[0]
+    for slot, position in zip(window.rows.slots.tolist(), window.rows.positions.tolist(), strict=True):
+        if slot >= 0:
+            seen[slot] = max(seen[slot], position + 1)
+    for slot in range(window.cells.keys.shape[0]):
+        for part in (window.cells.keys, window.cells.values):
+            part[slot, seen[slot] :] = float("nan")
+        if window.layer.shape.indexer is not None and window.cells.pooled is not None:
+            window.cells.pooled[slot, seen[slot] // window.layer.shape.indexer.ratio :] = float("nan")
+
+
+def check_choice(window: AttentionWindow) -> None:
+    """Of a window that has chosen: scores near the twin's, and the twin's choice from the same scores."""
+    indexer, choice = window.layer.shape.indexer, window.work.choice
+    assert indexer is not None and choice is not None and window.work.index_query is not None
+    assert window.cells.pooled is not None
+    positions = window.rows.positions.tolist()
+    for row, slot in enumerate(window.rows.slots.tolist()):
+        is_choosing = slot >= 0 and positions[row] >= indexer.dense_positions
+        assert int(choice.counts[row]) == (indexer.top_blocks if is_choosing else 0), f"count of row {row}"
+        if is_choosing:
+            complete = (positions[row] + 1) // indexer.ratio
+            scores = choice.scores[row, :complete]
+            wanted = reference.block_scores(window.work.index_query[row], window.cells.pooled[slot, :complete], indexer)
+            torch.testing.assert_close(scores, wanted, rtol=1e-5, atol=1e-5)
+            assert torch.equal(choice.chosen[row], reference.best_blocks(scores, indexer.top_blocks)), f"row {row}"
+
+
+def check_company(window: AttentionWindow) -> None:
+    """Each used row has the same bits in a window by itself, over the cells that the rows before it have left.
+
+    So have the cells in the end.
+    """
+    together, state = prepare(window), window.with_own_state()
+    wanted = attend(together)
+    positions, device = window.rows.positions.tolist(), window.work.query.device
+    for row, slot in enumerate(window.rows.slots.tolist()):
+        if slot >= 0:
+            one = ProjectedRows(
+                *(None if part is None else part[row : row + 1] for part in vars(window.projected).values())
+            )
+            work = AttentionWork.empty(1, window.layer.shape, window.cells.count, device)
+            alone = replace(state, projected=one, rows=window_rows([(slot, positions[row], 1)], 0, device), work=work)
+            alone = prepare(alone)
+            assert torch.equal(attend(alone)[0], wanted[row]), f"row {row} has other bits alone"
+            state = alone
+    for name, part in vars(together.cells).items():
+        assert part is None or torch.equal(part, getattr(state.cells, name)), f"other {name}"
+
+
+def check_quantized(window: AttentionWindow) -> None:
+    """Rows for the next matrix are those of the plain ones, quantized as defined, with and without the plain."""
+    from strata.kernels.attention_rows.attend import attention_attend
+
+    own = prepare(window)
+    shape, count, device = own.layer.shape, own.rows.count, own.work.query.device
+    plain = attend(own)
+    quantized = Activations.empty(count, shape.query_width // 32, device, dp4a_launch(1, 1, 1))
+    again = torch.empty_like(plain)
+    for out in (RowsOut(again, quantized), RowsOut(None, quantized)):
+        quantized.records.fill_(-1)
+        attention_attend(own.projected, own.rows, own.cells, shape, own.work, out)
+        assert_quantized(quantized, plain, list(range(count)))
+    assert torch.equal(again, plain), "plain rows beside quantized ones"
+
+
+SELECTIONS = ("few values", "equal values", "many values", "broken values")
+
+
+def check_selection(values: str, blocks: int, top_blocks: int, chunk: int, device: torch.device | str) -> None:
+    """Selecting alone, from scores with many ties, with none, with NaN and infinities: exactly the best, rising."""
+    from strata.kernels.attention_rows.choose import select_blocks
+
+    indexer = replace(INDEXED.indexer, top_blocks=top_blocks)
+    shape = replace(INDEXED, indexer=indexer)
+    # rows of one block more than they may take, of some more, of all; one that sees all of its blocks; one unused
+    complete = [top_blocks + 1, top_blocks + 2, (top_blocks + blocks) // 2, blocks, top_blocks]
+    segments: list[Segment] = [(0, 4 * count - 1, 1) for count in complete]
+    window = random_window(shape, segments, 4 * blocks, half=4, unused=1, device=device)
+    choice, generator = window.work.choice, torch.Generator(device).manual_seed(3)
+    assert choice is not None
+    choice.scores.copy_(torch.rand(6, blocks, generator=generator, device=device))
+    if values == "few values":
+        choice.scores.mul_(3).floor_()
+    elif values == "equal values":
+        choice.scores.fill_(0.25)
+    elif values == "broken values":
+        choice.scores[:, ::3], choice.scores[:, 1::3] = float("nan"), float("inf")
+        choice.scores.view(torch.int32)[:, 2::3] = -1  # NaN with its sign set
+    choice.counts.fill_(99)
+    choice.chosen.fill_(-7)
+    select_blocks(window.rows, indexer, choice, chunk)
+    assert choice.counts.tolist() == [top_blocks] * 4 + [0, 0]
+    assert bool((choice.chosen[4:] == -7).all()), "rows that choose nothing"
+    for row, count in enumerate(complete[:4]):
+        found = choice.chosen[row]
+        assert bool((found.diff() > 0).all()), f"row {row} is not rising"
+        assert int(found[0]) >= 0 and int(found[-1]) < count, f"row {row} chooses what is not complete"
+        if values != "broken values":
+            assert torch.equal(found, reference.best_blocks(choice.scores[row, :count], top_blocks)), f"row {row}"

@@ -1,0 +1,20 @@
+"""Kernels that run one step of the kernels of windows over an array. Needs Triton; knows no expected value."""
+
+import triton
+import triton.language as tl
+
+from strata.kernels.tails import move_tail
+
+
+@triton.jit
+def elementary_kernel(x, out, FUNCTION: tl.constexpr):
+    """256 values a program."""
+    at = tl.program_id(0) * 256 + tl.arange(0, 256)
+    tl.store(out + at, FUNCTION(tl.load(x + at)))
+
+
+@triton.jit
+def move_tail_kernel(tail, rows, row_step, width, accepted, TAIL: tl.constexpr, COLUMNS: tl.constexpr):
+    """One tail [TAIL, width], COLUMNS of it."""
+    column = tl.arange(0, COLUMNS)
+    move_tail(tail, rows, row_step, width, tl.load(accepted), column, column < width, TAIL)
