@@ -46,7 +46,8 @@ class Output:
     """What a call computed; rows of the segments one after another."""
 
     logits: torch.Tensor  # [logit rows, vocabulary], in the model's compute dtype
-    hidden: torch.Tensor  # [rows, hidden or streams * hidden]: what the MTP head reads (before the final mixer or norm)
+    hidden: torch.Tensor  # [rows, hidden or streams * hidden]: what the MTP head reads (before the final mixer or
+    # norm); [rows, 0] of a model without a draft layer on a device, where they stay
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class LanguageModel(Protocol):
     max_position: int  # rows that a slot may hold at most
     experts_per_row: int  # rows of routed experts that one row of text takes, all layers together
     reads_as_windows: bool  # a read row has the bits of a decoded one
+    experts_place: str  # where routed experts are computed: cpu or vram
 
     @property
     def draft_head(self) -> "DraftHead | None":
@@ -74,6 +76,10 @@ class LanguageModel(Protocol):
 
     def new_state(self) -> Any:
         """An empty state for one slot."""
+        ...
+
+    def release(self, state: Any) -> None:
+        """A state of `new_state`, or one that was made from it, is used no more: its place is free for another one."""
         ...
 
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:

@@ -18,7 +18,7 @@ from strata.models.fast.states import SlotRows
 from strata.models.fast.windows import FastWindows
 from strata.models.mixers.base import RowsInfo
 from strata.models.qwen4_exp_layer import LayerState, Qwen4ExpLayer
-from strata.models.row_model import first_logit_row, raise_not_finite, require_finite
+from strata.models.row_model import first_logit_row, not_finite, require_finite
 
 if TYPE_CHECKING:
     from strata.models.qwen4_exp import Qwen4Exp
@@ -89,7 +89,7 @@ class Qwen4ExpMtp:
             with_routing=observer is not None,
         )
         if not made.is_finite:
-            raise_not_finite("the draft layer")
+            raise not_finite("the draft layer")
         if observer is not None and made.routed is not None:
             observer(self.layer.index, made.routed[0].long())
         state.position += count

@@ -6,7 +6,7 @@ Knows the contract of layers (`mixers/base.py`) and of models (`base.py`); knows
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -43,6 +43,7 @@ class RowModel(ABC):
     frequencies: torch.Tensor  # of the rotary embedding
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
+    experts_place = "cpu"
     fast: FastWindows | None = None  # rows in C++; None: in torch, which computes the same within rounding
 
     @property
@@ -66,11 +67,14 @@ class RowModel(ABC):
     def new_state(self) -> ModelState:
         return ModelState(0, [layer.new_state() for layer in self.layers])
 
+    def release(self, state: ModelState) -> None:
+        """See `LanguageModel.release`: what nobody refers to is freed by Python."""
+
     @torch.no_grad()
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
         """See `LanguageModel.read`. In torch, each segment passes layer by layer, in every layer tile by tile."""
         for segment in segments:
-            self._check(segment)
+            check_segment(segment, self.max_position, self.vocabulary_size)
         outputs = [self._read_segment(segment, logit_rows) for segment in segments]
         for index, output in enumerate(outputs):
             require_finite(output.logits if logit_rows is not LogitRows.NONE else output.hidden, f"segment {index}")
@@ -82,7 +86,7 @@ class RowModel(ABC):
     def window(self, segments: Sequence[Segment]) -> WindowResult:
         """See `LanguageModel.window`."""
         for segment in segments:
-            self._check(segment)
+            check_segment(segment, self.max_position, self.vocabulary_size)
         if self.fast is not None:
             return self._fast_window(self.fast, segments)
         rows = self._rows_info(segments)
@@ -114,7 +118,7 @@ class RowModel(ABC):
     def _fast_window(self, fast: FastWindows, segments: Sequence[Segment]) -> WindowResult:
         made = fast.compute([_slot_rows(each) for each in segments], with_routing=self._is_observed())
         if not made.is_finite:
-            raise_not_finite("the window")
+            raise not_finite("the window")
         self._tell_routing(fast, made)
         return WindowResult(segments, Output(made.logits, made.hidden), made)
 
@@ -168,18 +172,20 @@ class RowModel(ABC):
         rotation = rotation_at(positions, self.frequencies, self.dtype)
         return RowsInfo(token_ids, positions, rotation, tuple(bounds))
 
-    def _check(self, segment: Segment) -> None:
-        count = segment.token_ids.shape[0]
-        if count == 0:
-            raise RequestError("there is nothing to read: a segment needs at least one token")
-        if segment.state.position + count > self.max_position:
-            raise RequestError(
-                f"{segment.state.position + count} tokens are more than this model's context of {self.max_position}"
-            )
-        low, high = int(segment.token_ids.min()), int(segment.token_ids.max())
-        if low < 0 or high >= self.vocabulary_size:
-            wrong = low if low < 0 else high
-            raise RequestError(f"token id {wrong} is not in the vocabulary (0 to {self.vocabulary_size - 1})")
+
+def check_segment(segment: Segment, max_position: int, vocabulary_size: int) -> None:
+    """Refuse rows that a model cannot compute. Raises RequestError."""
+    count = segment.token_ids.shape[0]
+    if count == 0:
+        raise RequestError("there is nothing to read: a segment needs at least one token")
+    if segment.state.position + count > max_position:
+        raise RequestError(
+            f"{segment.state.position + count} tokens are more than this model's context of {max_position}"
+        )
+    low, high = int(segment.token_ids.min()), int(segment.token_ids.max())
+    if low < 0 or high >= vocabulary_size:
+        wrong = low if low < 0 else high
+        raise RequestError(f"token id {wrong} is not in the vocabulary (0 to {vocabulary_size - 1})")
 
 
 def _slot_rows(segment: Segment) -> SlotRows:
@@ -194,9 +200,9 @@ def first_logit_row(logit_rows: LogitRows, rows: int) -> int:
 def require_finite(values: torch.Tensor, where: str) -> None:
     """Raises EngineError if there is a NaN or an infinity."""
     if not bool(torch.isfinite(values).all()):
-        raise_not_finite(where)
+        raise not_finite(where)
 
 
-def raise_not_finite(where: str) -> NoReturn:
-    """What happens to a request whose logits are NaN or infinite."""
-    raise EngineError(f"the logits of {where} are not finite (NaN or infinity): broken weights or a broken state")
+def not_finite(where: str) -> EngineError:
+    """What a request ends with whose logits are NaN or infinite."""
+    return EngineError(f"the logits of {where} are not finite (NaN or infinity): broken weights or a broken state")

@@ -52,6 +52,18 @@ class GrowingRows:
             copy.append(rows)
         return copy
 
+    def take_checkpoint(self, *, is_mark: bool) -> int:
+        """See `state.checkpoints.Restorable`: the rows themselves stay where they are."""
+        return self.count
+
+    def go_back(self, saved: int) -> None:
+        """See `state.checkpoints.Restorable`."""
+        self.truncate(saved)
+
+    def fork(self, saved: int) -> "GrowingRows":
+        """See `state.checkpoints.Restorable`."""
+        return self.clone(saved)
+
     def _grow(self, needed: int) -> None:
         # a quarter more than needed: a text of n rows is copied a bounded number of times, not n / 512 times
         wanted = max(needed, self._cells.shape[0] + self._cells.shape[0] // 4)

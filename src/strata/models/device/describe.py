@@ -1,0 +1,249 @@
+"""A built model of `DeviceWeights` described for the device: the same parts, vectors moved there, layers in order.
+
+Knows the families that run on a device; knows no kernel's arithmetic.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from strata.errors import ModelError
+from strata.kernels.attention_rows import AttentionLayer, AttentionRowsShape, AttentionVectors, IndexerRowsShape
+from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
+from strata.kernels.ngram_rows import NgramHash, NgramRowsShape, NgramVectors
+from strata.models.blocks.attention import AttentionShape, AttentionWeights
+from strata.models.blocks.gated_delta_net import DeltaNetShape, DeltaNetWeights
+from strata.models.blocks.indexed_attention import IndexerShape, IndexerWeights
+from strata.models.blocks.linear import GatedMlpWeights, Weight
+from strata.models.blocks.moe import MoeShape, MoeWeights
+from strata.models.blocks.residual_streams import ResidualWeights
+from strata.models.decoder import Decoder, DecoderLayer
+from strata.models.device.description import (
+    AttentionMixer,
+    DeltaMixer,
+    DenseMlp,
+    DeviceLayer,
+    DeviceModel,
+    Gates,
+    NgramLayer,
+    ResidualRead,
+    SharedMlp,
+    SparseMlp,
+)
+from strata.models.device.held import DeviceExperts, DeviceMatrices, DeviceTable, join_neighbours
+from strata.models.device.sizes import state_sizes
+from strata.models.mixers.delta_net import DeltaNetMixer
+from strata.models.mixers.indexed_attention import IndexedAttentionMixer
+from strata.models.mixers.ngram import NgramPart
+from strata.models.qwen4_exp import Qwen4Exp
+from strata.models.qwen4_exp_layer import Qwen4ExpLayer
+from strata.models.weights import TableGather
+from strata.quant.packed import PackedMatrix
+
+
+def describe(model: Any, device: torch.device) -> DeviceModel:
+    """The model without its draft layer. Raises ModelError for a family that does not run on a device."""
+    if isinstance(model, Qwen4Exp):
+        return _describe_qwen4_exp(model, device)
+    if isinstance(model, Decoder):
+        return _describe_decoder(model, device)
+    raise ModelError(f"models of the class {type(model).__name__} do not run on a GPU yet: use `--device cpu`")
+
+
+def _describe_qwen4_exp(model: Qwen4Exp, device: torch.device) -> DeviceModel:
+    config, parts = model.config, _Parts(device)
+    mixers = [layer.mixer for layer in model.layers]
+    nets = [mixer.weights for mixer in mixers if isinstance(mixer, DeltaNetMixer)]
+    shape = delta_shape(config.delta_net) if nets else None
+    vectors = parts.delta_vectors(nets)
+    return DeviceModel(
+        device=device,
+        hidden=config.hidden_size,
+        streams=config.streams,
+        vocabulary=config.vocabulary_size,
+        max_position=config.max_position,
+        eps=config.eps,
+        sizes=state_sizes(config),
+        frequencies=model.frequencies,
+        embedding=_table(model.embedding),
+        layers=tuple(_qwen4_exp_layer(parts, layer, vectors) for layer in model.layers),
+        delta_shape=shape,
+        delta_vectors=vectors,
+        final_read=parts.residual(model.final_residual),
+        head=_matrices(model.head_weight),
+    )
+
+
+def _qwen4_exp_layer(parts: "_Parts", layer: Qwen4ExpLayer, vectors: DeltaVectors | None) -> DeviceLayer:
+    ngram = None if layer.ngram is None else parts.ngram(layer.ngram)
+    mixer: DeltaMixer | AttentionMixer
+    if isinstance(layer.mixer, DeltaNetMixer):
+        assert vectors is not None
+        mixer = parts.delta(layer.mixer.weights, vectors)
+    else:
+        assert isinstance(layer.mixer, IndexedAttentionMixer)
+        indexed = layer.mixer
+        mixer = parts.attention(indexed.weights, indexed.shape, (indexed.indexer_weights, indexed.indexer))
+    return DeviceLayer(
+        ngram,
+        parts.residual(layer.mixer_residual),
+        mixer,
+        parts.residual(layer.moe_residual),
+        parts.sparse(layer.moe_weights, layer.moe_shape),
+    )
+
+
+def _describe_decoder(model: Decoder, device: torch.device) -> DeviceModel:
+    config, weights, parts = model.config, model.weights, _Parts(device)
+    nets = [layer.mixer for layer in weights.layers if isinstance(layer.mixer, DeltaNetWeights)]
+    shape = delta_shape(config.require_delta_net()) if nets else None
+    vectors = parts.delta_vectors(nets)
+    return DeviceModel(
+        device=device,
+        hidden=config.hidden_size,
+        streams=1,
+        vocabulary=config.vocabulary_size,
+        max_position=config.max_position,
+        eps=config.eps,
+        sizes=state_sizes(config),
+        frequencies=model.frequencies,
+        embedding=_table(weights.embedding),
+        layers=tuple(_decoder_layer(parts, layer, vectors) for layer in model.layers),
+        delta_shape=shape,
+        delta_vectors=vectors,
+        final_read=ResidualRead(parts.vector(weights.final_norm_scale), None),
+        head=_matrices(weights.head),
+    )
+
+
+def _decoder_layer(parts: "_Parts", layer: DecoderLayer, vectors: DeltaVectors | None) -> DeviceLayer:
+    config, weights = layer.config, layer.weights
+    mixer: DeltaMixer | AttentionMixer
+    if isinstance(weights.mixer, DeltaNetWeights):
+        assert vectors is not None
+        mixer = parts.delta(weights.mixer, vectors)
+    else:
+        mixer = parts.attention(weights.mixer, config.attention, None)
+    mlp: SparseMlp | DenseMlp
+    if isinstance(weights.mlp, GatedMlpWeights):
+        mlp = DenseMlp(_matrices(weights.mlp.gate_up), _matrices(weights.mlp.down))
+    else:
+        mlp = parts.sparse(weights.mlp, config.mlp.require_moe())
+    mixer_read = ResidualRead(parts.vector(weights.mixer_norm_scale), None)
+    return DeviceLayer(None, mixer_read, mixer, ResidualRead(parts.vector(weights.mlp_norm_scale), None), mlp)
+
+
+class _Parts:
+    """Makes the parts of one model's layers and counts those that keep state."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._counts = {"delta": 0, "attention": 0, "ngram": 0}
+
+    def vector(self, values: torch.Tensor) -> torch.Tensor:
+        """Values as kernels read them."""
+        return values.float().contiguous().to(self._device)
+
+    def delta_vectors(self, nets: Sequence[DeltaNetWeights]) -> DeltaVectors | None:
+        """The vectors of all delta nets, one layer after another."""
+        if not nets:
+            return None
+        names = ("conv", "decay_rate", "decay_bias", "norm_scale")
+        return DeltaVectors(*(self.vector(torch.stack([getattr(net, name) for net in nets])) for name in names))
+
+    def delta(self, weights: DeltaNetWeights, vectors: DeltaVectors) -> DeltaMixer:
+        index = self._next("delta")
+        return DeltaMixer(index, _matrices(weights.in_all), _matrices(weights.out), vectors.layer(index))
+
+    def attention(
+        self, weights: AttentionWeights, shape: AttentionShape, indexer: tuple[IndexerWeights, IndexerShape] | None
+    ) -> AttentionMixer:
+        projections, index_shape = _matrices(weights.qkv).parts, None
+        vectors = AttentionVectors(self._scale(weights.query_scale), self._scale(weights.key_scale))
+        if indexer is not None:
+            index_weights, index = indexer
+            projections = (*projections, *_matrices(index_weights.query_key).parts)
+            index_shape = IndexerRowsShape(index.heads, index.head_dim, index.ratio, index.top_blocks, index.eps)
+            vectors = replace(
+                vectors,
+                index_query_scale=self.vector(index_weights.query_scale),
+                index_key_scale=self.vector(index_weights.key_scale),
+            )
+        rows_shape = AttentionRowsShape(
+            shape.query_heads, shape.kv_heads, shape.head_dim, shape.eps, shape.has_output_gate, index_shape
+        )
+        joined = DeviceMatrices(join_neighbours(projections))
+        layer = AttentionLayer(rows_shape, vectors)
+        return AttentionMixer(self._next("attention"), joined, _matrices(weights.out), layer)
+
+    def residual(self, weights: ResidualWeights) -> ResidualRead:
+        gates = Gates(_matrices(weights.down), _only(_matrices(weights.up).parts, "input_mix_weight_up"))
+        return ResidualRead(self.vector(weights.norm_scale), gates)
+
+    def sparse(self, weights: MoeWeights, shape: MoeShape) -> SparseMlp:
+        experts = weights.experts
+        assert isinstance(experts, DeviceExperts)
+        shared = None
+        if weights.shared is not None:
+            gate = None if weights.shared_gate is None else self.vector(weights.shared_gate.flatten())
+            down = _only(_matrices(weights.shared.down).parts, "shared_expert.down_proj")
+            shared = SharedMlp(_matrices(weights.shared.gate_up), down, gate)
+        router = _matrices(weights.router)
+        return SparseMlp(router, experts.blobs, shape.experts_per_token, shape.normalize_weights, shared)
+
+    def ngram(self, part: NgramPart) -> NgramLayer:
+        shape, weights = part.shape, part.weights
+        vectors = NgramVectors(
+            *(self.vector(values) for values in (weights.key_scale, weights.conv_scale, weights.conv))
+        )
+        hidden = weights.conv.shape[1] // shape.streams
+        return NgramLayer(
+            self._next("ngram"),
+            _only(_table(part.table), "ngram_embedding"),
+            NgramHash.of(shape.multipliers, shape.head_sizes, shape.end_of_text_id, self._device),
+            self.vector(weights.query_scale),
+            _matrices(weights.key),
+            _matrices(weights.value),
+            vectors,
+            NgramRowsShape(shape.streams, hidden, shape.conv_kernel, shape.ngram_size, shape.eps),
+        )
+
+    def _scale(self, scale: torch.Tensor | None) -> torch.Tensor | None:
+        return None if scale is None else self.vector(scale)
+
+    def _next(self, kind: str) -> int:
+        self._counts[kind] += 1
+        return self._counts[kind] - 1
+
+
+def delta_shape(shape: DeltaNetShape) -> DeltaRowsShape:
+    """A delta net's sizes as its kernels take them."""
+    return DeltaRowsShape(
+        key_heads=shape.key_heads,
+        value_heads=shape.value_heads,
+        key_dim=shape.key_dim,
+        value_dim=shape.value_dim,
+        conv_kernel=shape.conv_kernel,
+        eps=shape.eps,
+        gate_is_sigmoid=shape.gate_activation == "sigmoid",
+    )
+
+
+def _matrices(weight: Weight) -> DeviceMatrices:
+    assert isinstance(weight, DeviceMatrices)
+    return weight
+
+
+def _table(table: TableGather) -> tuple[PackedMatrix, ...]:
+    assert isinstance(table, DeviceTable)
+    return table.parts
+
+
+def _only(parts: Sequence[PackedMatrix], name: str) -> PackedMatrix:
+    """The one part that a kernel takes. Raises ModelError if a file cuts the matrix into several kinds."""
+    if len(parts) != 1:
+        kinds = ", ".join(part.layout.code.value for part in parts)
+        raise ModelError(f"tensors {name} come in pieces of different kinds ({kinds}); a GPU takes them in one kind")
+    return parts[0]

@@ -1,0 +1,141 @@
+"""What a model's windows on a device are made of: packed matrices, vectors and sizes, layer by layer, of any family.
+
+Values only; who makes them of a built model is in `describe.py`, who launches kernels over them in `programs.py`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from strata.kernels.attention_rows import AttentionLayer
+from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
+from strata.kernels.expert_rows.work import ExpertBlobs
+from strata.kernels.ngram_rows import NgramHash, NgramRowsShape, NgramVectors
+from strata.models.device.held import DeviceMatrices
+from strata.models.device.sizes import StateSizes
+from strata.quant.packed import PackedMatrix
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Low-rank gates that mix the residual streams into a layer's input."""
+
+    down: DeviceMatrices  # [low_rank (+ streams), streams * hidden]
+    up: PackedMatrix  # [streams * hidden, low_rank]
+
+    @property
+    def has_strengths(self) -> bool:
+        """Whether `down` also gives the strengths of the write that follows."""
+        return self.down.shape[0] > self.up.layout.columns
+
+
+@dataclass(frozen=True)
+class ResidualRead:
+    """How the streams become what a mixer, an MLP or the head reads."""
+
+    norm_scale: torch.Tensor  # [streams * hidden]
+    gates: Gates | None  # None: one stream, whose norm is the input
+
+
+@dataclass(frozen=True)
+class DeltaMixer:
+    """A gated delta net."""
+
+    index: int  # of the layers that have one: the place of its state
+    in_all: DeviceMatrices
+    out: DeviceMatrices
+    vectors: DeltaVectors  # of this layer: views of `DeviceModel.delta_vectors`
+
+
+@dataclass(frozen=True)
+class AttentionMixer:
+    """Causal attention, with an indexer or without."""
+
+    index: int  # of the layers that have one: the place of its cells
+    projections: DeviceMatrices  # queries (and gates), keys, values, then the indexer's queries and key
+    out: DeviceMatrices
+    layer: AttentionLayer
+
+
+@dataclass(frozen=True)
+class SharedMlp:
+    """The expert of every row."""
+
+    gate_up: DeviceMatrices
+    down: PackedMatrix
+    gate: torch.Tensor | None  # [hidden]; None: added ungated
+
+
+@dataclass(frozen=True)
+class SparseMlp:
+    """Routed experts."""
+
+    router: DeviceMatrices
+    blobs: ExpertBlobs
+    experts_per_token: int
+    normalize: bool
+    shared: SharedMlp | None
+
+
+@dataclass(frozen=True)
+class DenseMlp:
+    """One gated MLP."""
+
+    gate_up: DeviceMatrices
+    down: DeviceMatrices
+
+
+@dataclass(frozen=True)
+class NgramLayer:
+    """The n-gram embedding in front of a layer's mixer."""
+
+    index: int  # of the layers that have one: the place of its tail
+    table: PackedMatrix
+    hash: NgramHash
+    query_scale: torch.Tensor  # [streams * hidden]
+    key: DeviceMatrices
+    value: DeviceMatrices
+    vectors: NgramVectors
+    shape: NgramRowsShape
+
+
+@dataclass(frozen=True)
+class DeviceLayer:
+    """One layer in the order of its parts."""
+
+    ngram: NgramLayer | None
+    mixer_read: ResidualRead
+    mixer: DeltaMixer | AttentionMixer
+    mlp_read: ResidualRead
+    mlp: SparseMlp | DenseMlp
+
+    @property
+    def kind(self) -> str:
+        """What a profile calls layers like this one."""
+        mixer = "delta" if isinstance(self.mixer, DeltaMixer) else "attention"
+        return f"{mixer} with n-grams" if self.ngram is not None else mixer
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A whole model on one device."""
+
+    device: torch.device
+    hidden: int
+    streams: int
+    vocabulary: int
+    max_position: int
+    eps: float
+    sizes: StateSizes
+    frequencies: torch.Tensor  # float64 [rotary_dim / 2], in main memory
+    embedding: tuple[PackedMatrix, ...]
+    layers: tuple[DeviceLayer, ...]
+    delta_shape: DeltaRowsShape | None
+    delta_vectors: DeltaVectors | None  # of all delta-net layers, one after another
+    final_read: ResidualRead
+    head: DeviceMatrices
+
+    @property
+    def stream_width(self) -> int:
+        """Values of a row between layers."""
+        return self.streams * self.hidden

@@ -1,0 +1,82 @@
+"""The launches of a layer's mixer and of its n-gram embedding. Knows their order and buffers; no arithmetic."""
+
+from strata.kernels.attention_rows import (
+    AttentionCells,
+    ProjectedRows,
+    attention_attend,
+    attention_choose,
+    attention_prepare,
+)
+from strata.kernels.delta_rows import DeltaRowsWork, DeltaState, delta_rows
+from strata.kernels.ngram_rows import ngram_finish, ngram_gather
+from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.kernels.residual_streams import MixerRows, Values
+from strata.models.device.description import AttentionMixer, DeltaMixer, NgramLayer
+from strata.models.device.walk import LayerInput, Walk
+from strata.quant.layout import BLOCK_COLUMNS
+
+
+def append_delta(walk: Walk, mixer: DeltaMixer, x: LayerInput) -> None:
+    """A gated delta net; its projected rows are kept for the commit."""
+    buffers = walk.buffers
+    shape, state = buffers.model.delta_shape, buffers.state
+    assert shape is not None
+    projected = buffers.stored_delta[mixer.index]
+    walk.multiply("delta: in", mixer.in_all, x.rows, projected)
+    needs_plain = shape.value_dim % BLOCK_COLUMNS != 0
+    mixed = buffers.room("delta out", [part.layout for part in mixer.out.parts], needs_plain)
+    slot_states = DeltaState(state.delta[mixer.index], state.conv_tail[mixer.index])
+    inputs = buffers.take("delta rule inputs", shape.inputs_width)
+    work = DeltaRowsWork(inputs, buffers.take("delta recalled", shape.value_width))
+    walk.launch(
+        "delta: rule", delta_rows, projected, buffers.rows, slot_states, mixer.vectors, shape, work, mixed,
+        mixer.out.block_order,
+    )  # fmt: skip
+    output = buffers.take("mixer output", buffers.model.hidden)
+    walk.multiply("delta: out", mixer.out, mixed, output)
+    walk.addition = MixerRows(output, x.strengths)
+
+
+def append_attention(walk: Walk, mixer: AttentionMixer, x: LayerInput) -> None:
+    """Causal attention; its cells are written at the rows' own positions."""
+    buffers, shape = walk.buffers, mixer.layer.shape
+    state, index = buffers.state, mixer.index
+    cells = AttentionCells(state.keys[index], state.values[index])
+    both = buffers.take("attention projections", mixer.projections.shape[0])
+    projected = ProjectedRows(both)
+    if shape.indexer is not None:
+        cells = AttentionCells(cells.keys, cells.values, state.raw[index], state.pooled[index])
+        projected = ProjectedRows(both[:, : shape.projected_width], both[:, shape.projected_width :])
+    work = buffers.attention_work(shape)
+    walk.multiply("attention: in", mixer.projections, x.rows, both)
+    walk.launch(
+        "attention: prepare", attention_prepare, projected, buffers.rows, buffers.rotation, cells, mixer.layer, work
+    )
+    if shape.indexer is not None:
+        walk.launch("attention: choose", attention_choose, buffers.rows, cells, shape, work)
+    attended = buffers.room("attended", [part.layout for part in mixer.out.parts])
+    walk.launch("attention: attend", attention_attend, projected, buffers.rows, cells, shape, work, attended)
+    output = buffers.take("mixer output", buffers.model.hidden)
+    walk.multiply("attention: out", mixer.out, attended, output)
+    walk.addition = MixerRows(output, x.strengths)
+
+
+def append_ngram(walk: Walk, ngram: NgramLayer) -> None:
+    """The n-gram embedding, which is added to the streams in front of the layer."""
+    buffers, width = walk.buffers, walk.buffers.model.stream_width
+    state, rows = buffers.state, buffers.rows
+    query = buffers.take("n-gram query", width)
+    walk.norm("n-grams: add, norm", ngram.query_scale, RowsOut(query, None))
+    layouts = [part.layout for matrices in (ngram.key, ngram.value) for part in matrices.parts]
+    needs_plain = ngram.table.layout.columns % BLOCK_COLUMNS != 0
+    embeddings = buffers.room("n-gram rows", layouts, needs_plain)
+    walk.launch("n-grams: gather", ngram_gather, rows, state.history, ngram.table, ngram.hash, embeddings)
+    key, value = buffers.take("n-gram key", width), buffers.take("n-gram value", buffers.model.hidden)
+    walk.multiply("n-grams: key", ngram.key, embeddings, key)
+    walk.multiply("n-grams: value", ngram.value, embeddings, value)
+    values, normed = buffers.take("n-gram values", width), buffers.stored_ngrams[ngram.index]
+    walk.launch(
+        "n-grams: finish", ngram_finish, key, value, query, rows, state.ngram_tail[ngram.index],
+        ngram.vectors, ngram.shape, normed, values,
+    )  # fmt: skip
+    walk.addition = Values(values)

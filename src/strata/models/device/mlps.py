@@ -1,0 +1,63 @@
+"""The launches of a layer's MLP: routed experts with a shared one, or one dense MLP. Knows no arithmetic."""
+
+from strata.kernels.expert_rows import expert_rows_into
+from strata.kernels.expert_rows.buffers import SharedExpert
+from strata.kernels.gated_mlp import silu_times_into
+from strata.kernels.residual_streams import ExpertRows, MixerRows
+from strata.kernels.router import SharedGate, route_rows
+from strata.models.device.description import DenseMlp, SparseMlp
+from strata.models.device.held import DeviceMatrices
+from strata.models.device.walk import LayerInput, Readers, Walk
+
+
+def readers_of(mlp: SparseMlp | DenseMlp) -> Readers:
+    """Who reads an MLP's input."""
+    if isinstance(mlp, DenseMlp):
+        return Readers.of(mlp.gate_up)
+    layouts = [part.layout for part in _router_and_shared(mlp).parts]
+    has_gate = mlp.shared is not None and mlp.shared.gate is not None
+    return Readers([*layouts, mlp.blobs.layout.gate, mlp.blobs.layout.up], read_plain=has_gate)
+
+
+def append_mlp(walk: Walk, mlp: SparseMlp | DenseMlp, x: LayerInput) -> None:
+    """An MLP of either kind."""
+    if isinstance(mlp, DenseMlp):
+        _append_dense(walk, mlp, x)
+    else:
+        _append_sparse(walk, mlp, x)
+
+
+def _append_dense(walk: Walk, mlp: DenseMlp, x: LayerInput) -> None:
+    buffers, layouts = walk.buffers, [part.layout for part in mlp.down.parts]
+    gate_up = buffers.take("dense gate and up", mlp.gate_up.shape[0])
+    walk.multiply("mlp: gate, up", mlp.gate_up, x.rows, gate_up)
+    hidden = buffers.room("dense hidden", layouts)
+    walk.launch("mlp: hidden", silu_times_into, gate_up, layouts, hidden)
+    output = buffers.take("mlp output", buffers.model.hidden)
+    walk.multiply("mlp: down", mlp.down, hidden, output)
+    walk.addition = MixerRows(output, x.strengths)
+
+
+def _append_sparse(walk: Walk, mlp: SparseMlp, x: LayerInput) -> None:
+    buffers, experts = walk.buffers, mlp.router.shape[0]
+    first = _router_and_shared(mlp)
+    products = buffers.take("router and shared", first.shape[0])
+    walk.multiply("experts: router, shared gate, up", first, x.rows, products)
+    routes = buffers.routes(mlp)
+    gate = shared = None
+    if mlp.shared is not None:
+        shared = SharedExpert(products[:, experts:], mlp.shared.down)
+        if mlp.shared.gate is not None:
+            assert x.rows.plain is not None
+            gate = SharedGate(x.rows.plain, mlp.shared.gate)
+    walk.launch("experts: route", route_rows, products[:, :experts], buffers.rows, mlp.normalize, routes, gate)
+    made = buffers.experts(mlp)
+    walk.launch("experts: rows", expert_rows_into, mlp.blobs, routes.work, x.rows, made, shared)
+    shared_rows = made.shared_rows if shared is not None else None
+    walk.addition = ExpertRows(made.by_rank, routes.weights, shared_rows, routes.shared_weights, x.strengths)
+
+
+def _router_and_shared(mlp: SparseMlp) -> DeviceMatrices:
+    """What is multiplied with the input beside the routed experts."""
+    shared = () if mlp.shared is None else mlp.shared.gate_up.parts
+    return DeviceMatrices((*mlp.router.parts, *shared))

@@ -1,0 +1,66 @@
+"""A model's windows of one bucket as lists of launches: the walk over its layers that every family shares.
+
+Knows the order of parts; the launches of a mixer are in `mixers.py`, those of an MLP in `mlps.py`. Building a program
+launches nothing.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from strata.kernels.delta_rows import DeltaStates, commit_delta
+from strata.kernels.embed_rows import embed_rows
+from strata.kernels.ngram_rows import commit_ngram
+from strata.models.device.buffers import Buffers
+from strata.models.device.description import DeltaMixer, DeviceLayer
+from strata.models.device.launches import Program
+from strata.models.device.mixers import append_attention, append_delta, append_ngram
+from strata.models.device.mlps import append_mlp, readers_of
+from strata.models.device.walk import Readers, Walk
+
+
+@dataclass(frozen=True)
+class ModelProgram:
+    """The launches of one bucket, in the order in which they run."""
+
+    layers: Program  # tokens -> streams; cells are written and what the commit replays is stored
+    head: Program  # streams -> logits; adds the last layer's output, so hidden rows are complete behind it
+    commit: Program  # the accepted rows become state
+
+
+def build_program(buffers: Buffers, accepted: torch.Tensor) -> ModelProgram:
+    """The launches over these buffers; accepted int32 [segments]: rows of each segment that the commit takes."""
+    model = buffers.model
+    walk = Walk(buffers)
+    walk.launch("embed", embed_rows, model.embedding, buffers.rows.tokens, buffers.streams, model.streams)
+    for index, layer in enumerate(model.layers):
+        walk.layer, walk.kind = index, layer.kind
+        _append_layer(walk, layer)
+    layers, walk.launches = walk.launches, []
+    walk.layer, walk.kind = None, "window"
+    x = walk.read("head", model.final_read, Readers.of(model.head))
+    walk.multiply("head", model.head, x.rows, buffers.logits)
+    return ModelProgram(layers, walk.launches, _commit(buffers, accepted))
+
+
+def _append_layer(walk: Walk, layer: DeviceLayer) -> None:
+    if layer.ngram is not None:
+        append_ngram(walk, layer.ngram)
+    mixer = layer.mixer
+    if isinstance(mixer, DeltaMixer):
+        append_delta(walk, mixer, walk.read("mixer", layer.mixer_read, Readers.of(mixer.in_all)))
+    else:
+        append_attention(walk, mixer, walk.read("mixer", layer.mixer_read, Readers.of(mixer.projections)))
+    append_mlp(walk, layer.mlp, walk.read("mlp", layer.mlp_read, readers_of(layer.mlp)))
+
+
+def _commit(buffers: Buffers, accepted: torch.Tensor) -> Program:
+    walk, model, state = Walk(buffers, kind="commit"), buffers.model, buffers.state
+    if model.delta_shape is not None and model.delta_vectors is not None:
+        states = DeltaStates(state.delta, state.conv_tail)
+        stored, vectors, shape = buffers.stored_delta, model.delta_vectors, model.delta_shape
+        walk.launch("commit: delta", commit_delta, states, stored, buffers.rows, accepted, vectors, shape)
+    if state.sizes.ngram_layers:
+        tails, stored = state.ngram_tail, buffers.stored_ngrams
+        walk.launch("commit: n-grams", commit_ngram, state.history, tails, stored, buffers.rows, accepted)
+    return walk.launches

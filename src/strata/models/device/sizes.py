@@ -1,0 +1,96 @@
+"""How large a model's state and its windows' rows are, from its config alone: the memory plan asks before any weight
+is read. Pure integers; knows no tensor and no kernel.
+"""
+
+from dataclasses import dataclass, replace
+
+from strata.models.decoder_config import DecoderConfig
+from strata.models.qwen4_exp_config import Qwen4ExpConfig
+
+CELL_ROWS = 512  # attention splits keys at its multiples, so a slot has whole runs of cells
+FLOAT_BYTES = INT_BYTES = 4
+DeviceConfig = Qwen4ExpConfig | DecoderConfig  # the families that run on a device
+
+
+@dataclass(frozen=True)
+class StateSizes:
+    """What the state of one slot is made of; a model without a part has none of its layers."""
+
+    delta_layers: int = 0
+    value_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    conv_rows: int = 0
+    conv_width: int = 0
+    attention_layers: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    index_dim: int = 0  # 0: attention without an indexer
+    ratio: int = 1  # cells of an indexer's block
+    ngram_layers: int = 0
+    history_rows: int = 0
+    end_of_text: int = 0
+    tail_rows: int = 0
+    stream_width: int = 0
+
+    def slot_bytes(self, context: int) -> dict[str, int]:
+        """Bytes of one slot by part, with room for `context` rows."""
+        cells = cells_of(context)
+        delta = self.value_heads * self.key_dim * self.value_dim + self.conv_rows * self.conv_width
+        cell = cells * 2 * self.kv_heads * self.head_dim
+        index = (cells + cells // self.ratio) * self.index_dim
+        tail = self.ngram_layers * self.tail_rows * self.stream_width
+        return {
+            "recurrent": FLOAT_BYTES * self.delta_layers * delta,
+            "cells": FLOAT_BYTES * self.attention_layers * (cell + index),
+            "n-grams": FLOAT_BYTES * tail + INT_BYTES * self.history_rows,
+        }
+
+    def state_bytes(self, slots: int, context: int) -> int:
+        """Bytes of the state of all slots on a device."""
+        return slots * sum(self.slot_bytes(context).values())
+
+
+def cells_of(context: int) -> int:
+    """Cells of a slot that has room for `context` rows."""
+    return -(-context // CELL_ROWS) * CELL_ROWS
+
+
+def state_sizes(config: DeviceConfig) -> StateSizes:
+    """The state of a model of this config."""
+    if isinstance(config, Qwen4ExpConfig):
+        is_attention = config.layer_is_attention
+        index_dim, ratio = config.indexer.head_dim, config.indexer.ratio
+        ngrams, stream_width = tuple(config.ngrams.values()), config.stream_width
+    else:
+        is_attention = config.layer_is_full_attention
+        index_dim, ratio, ngrams, stream_width = 0, 1, (), config.hidden_size
+    attention_layers = sum(is_attention)
+    sizes = StateSizes(
+        attention_layers=attention_layers,
+        kv_heads=config.attention.kv_heads,
+        head_dim=config.attention.head_dim,
+        index_dim=index_dim,
+        ratio=ratio,
+        stream_width=stream_width,
+    )
+    delta = config.delta_net
+    if delta is not None and attention_layers < len(is_attention):
+        sizes = replace(
+            sizes,
+            delta_layers=len(is_attention) - attention_layers,
+            value_heads=delta.value_heads,
+            key_dim=delta.key_dim,
+            value_dim=delta.value_dim,
+            conv_rows=delta.conv_kernel - 1,
+            conv_width=delta.conv_width,
+        )
+    if not ngrams:
+        return sizes
+    return replace(
+        sizes,
+        ngram_layers=len(ngrams),
+        history_rows=ngrams[0].history_rows,
+        end_of_text=ngrams[0].end_of_text_id,
+        tail_rows=ngrams[0].conv_tail_rows,
+    )

@@ -1,0 +1,160 @@
+"""A model's weights packed on one device, once: see `Weights`. Vectors stay in main memory until a program takes them.
+
+Knows which tensors are wanted, what was placed already and where tables may lie; how a tensor is packed is in
+`fast/packing.py`. Main memory holds one matrix or one layer's experts at a time on their way to a GPU.
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from strata.errors import EngineError
+from strata.experts.arena import load_arena
+from strata.kernels.expert_rows.work import ExpertBlobs
+from strata.models.blocks.linear import Weight
+from strata.models.blocks.moe import Experts
+from strata.models.device.held import (
+    DeviceExperts,
+    DeviceMatrices,
+    DeviceTable,
+    join_neighbours,
+    moved,
+    order_by_block,
+    stack,
+)
+from strata.models.fast.packing import experts_of, is_matrix, pack_tensor, packed_bytes, take_rows
+from strata.models.weights import TableGather, TakenRows
+from strata.quant.packed import PackedMatrix
+from strata.types import ProgressCallback
+from strata.weights.source import WeightSource
+
+_STAGE = "loading the model"
+MOST_TABLE_BYTES = 1 << 30  # a larger n-gram table stays in main memory, where the device reads single rows of it
+
+
+class DeviceWeights:
+    """See `Weights`."""
+
+    dtype = torch.float32
+
+    def __init__(
+        self,
+        source: WeightSource,
+        names: Collection[str],
+        device: torch.device,
+        on_progress: ProgressCallback | None = None,
+        most_table_bytes: int = MOST_TABLE_BYTES,
+    ) -> None:
+        """`names`: those of the source's tensors that may be asked for."""
+        self.device = device
+        self._source = source
+        self._names = names
+        self._most_table_bytes = most_table_bytes
+        self._held: dict[str, DeviceMatrices] = {}  # a tied head and a draft layer ask for a matrix again
+        self._progress = _Progress(on_progress, self)
+
+    def names(self) -> Collection[str]:
+        return self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._source.shape(name))
+
+    def values(self, name: str) -> torch.Tensor:
+        return self._source.tensor(name, self.dtype).contiguous()
+
+    def matrix(self, *parts: str | TakenRows) -> Weight:
+        if len(parts) == 1 and isinstance(parts[0], str):
+            return self._hold(parts[0])
+        found = [matrix for part in parts for matrix in self._packed(part)]
+        return DeviceMatrices(self._place(join_neighbours(found)))
+
+    def table(self, name: str) -> TableGather:
+        if name in self._held or not name.endswith(".ngram_embedding.weight"):
+            return DeviceTable(self._hold(name).parts)
+        table = stack(pack_tensor(self._source, name).parts)  # shards of one code
+        self._progress.advance(name)
+        if self.device.type == "cpu" or table.layout.total_bytes <= self._most_table_bytes:
+            return DeviceTable((moved(table, self.device),))
+        return DeviceTable((pinned(table),))
+
+    def table_in_files(self, name: str) -> TableGather:
+        """A graph cannot read files: the same as `table`."""
+        return self.table(name)
+
+    def experts(self, prefix: str) -> Experts:
+        layer = experts_of(self._source, (prefix,))
+        arena = load_arena(layer, on_progress=self._progress.follow(prefix))
+        return DeviceExperts(ExpertBlobs(arena.layers[prefix].layout, arena.buffer.to(self.device)))
+
+    def held_bytes(self, name: str) -> int:
+        return packed_bytes(self._source, name)
+
+    def _packed(self, part: str | TakenRows) -> tuple[PackedMatrix, ...]:
+        name = part if isinstance(part, str) else part.name
+        packed = pack_tensor(self._source, name)
+        assert packed.order is None  # only a matrix that has its input for itself stands in an order of its own
+        self._progress.advance(name)
+        return packed.parts if isinstance(part, str) else (take_rows(packed.parts, part.rows),)
+
+    def _hold(self, name: str) -> DeviceMatrices:
+        if name not in self._held:
+            parts, order = order_by_block(pack_tensor(self._source, name))
+            placed = self._place(join_neighbours(parts))
+            self._held[name] = DeviceMatrices(placed, None if order is None else order.to(self.device))
+            self._progress.advance(name)
+        return self._held[name]
+
+    def _place(self, parts: Sequence[PackedMatrix]) -> tuple[PackedMatrix, ...]:
+        return tuple(moved(part, self.device) for part in parts)
+
+
+def pinned(matrix: PackedMatrix) -> PackedMatrix:
+    """The matrix with its pages locked where they are, until the process ends, so that a GPU reads them in place.
+
+    Raises EngineError if the system does not lock so much memory.
+    """
+    for tensor in (matrix.codes, matrix.scales, matrix.super_scales, matrix.mins, matrix.super_mins):
+        if tensor.numel():
+            result = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.numel(), 0)
+            if int(result) != 0:
+                raise EngineError(
+                    f"the system does not pin the {matrix.layout.total_bytes / 2**30:.1f} GiB of an n-gram table "
+                    f"(CUDA says {result}): raise the limit of locked memory (`ulimit -l unlimited`)"
+                )
+    return matrix
+
+
+class _Progress:
+    """How many bytes of the wanted matrices, tables and experts are in place; a tensor counts once."""
+
+    def __init__(self, on_progress: ProgressCallback | None, weights: DeviceWeights) -> None:
+        self._on_progress = on_progress
+        self._sizes: dict[str, int] = {}
+        self._done = self._total = 0
+        if on_progress is not None:
+            wanted = (name for name in weights.names() if is_matrix(weights.shape(name)))
+            self._sizes = {name: weights.held_bytes(name) for name in wanted}
+            self._total = sum(self._sizes.values())
+
+    def advance(self, name: str) -> None:
+        """A tensor is in place."""
+        self._add(self._sizes.pop(name, 0))
+
+    def follow(self, prefix: str) -> ProgressCallback | None:
+        """For the packing of a layer's experts."""
+        if self._on_progress is None:
+            return None
+        before, size = (
+            self._done,
+            sum(self._sizes.pop(f"{prefix}experts.{name}_proj", 0) for name in ("gate_up", "down")),
+        )
+
+        def on_expert(_: str, done: int, total: int) -> None:
+            self._add(before + size * done // total - self._done)
+
+        return on_expert
+
+    def _add(self, size: int) -> None:
+        if self._on_progress is not None and size:
+            self._done = min(self._done + size, self._total)
+            self._on_progress(_STAGE, self._done, self._total)
