@@ -1,6 +1,7 @@
-"""What every test shares: one thread a process, no settings of the user, and a tiny model of random weights.
+"""What every test shares: one thread a process, no settings of the user, no card, a tiny model of random weights.
 
-One thread, so that two pytest workers fit two cores and a result does not depend on how many there are.
+One thread, so that two pytest workers fit two cores and a result does not depend on how many there are. No card, so
+that `device = auto` means the same everywhere: what a card does is asked by the commands in tests/gpu.
 """
 
 import os
@@ -14,6 +15,7 @@ torch.set_num_threads(1)
 for _name in [name for name in os.environ if name.startswith("STRATA_")]:
     del os.environ[_name]
 os.environ["STRATA_THREADS"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 
 

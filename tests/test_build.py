@@ -128,6 +128,12 @@ def test_drafts_without_a_draft_layer_are_a_notice(tmp_path: Path) -> None:
     assert "drafts = 2" in notice
 
 
+def test_a_profile_where_no_card_computes_is_a_notice(tiny_model: Path) -> None:
+    settings = EngineSettings(threads=1, device="cpu", verify_profile=True)
+    (notice,) = load_model(tiny_model, settings).notices
+    assert notice.startswith("verify_profile changes nothing")
+
+
 @pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 def test_weights_are_counted_as_they_are_held(tiny_model: Path) -> None:
     source = open_model(tiny_model)

@@ -3,8 +3,19 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from strata.hardware import disk_free_bytes, read_cpu, read_hardware, read_memory
+from strata.hardware import (
+    NumaNode,
+    disk_free_bytes,
+    read_cpu,
+    read_gpu_driver,
+    read_gpus,
+    read_hardware,
+    read_memory,
+    read_numa_nodes,
+    why_no_gpu,
+)
 
 CORE = """processor\t: {0}
 vendor_id\t: GenuineIntel
@@ -133,3 +144,51 @@ def test_cards_are_those_that_torch_can_use(monkeypatch: pytest.MonkeyPatch) -> 
         ("Made-up card", 24, 10, (8, 9)),
         ("Made-up card", 25, 10, (8, 9)),
     ]
+
+
+def test_the_link_to_a_card_is_read_from_its_place_on_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    place = {"pci_domain_id": 0, "pci_bus_id": 0x17, "pci_device_id": 2}
+    properties = type("Properties", (), {"name": "Made-up card", "major": 9, "minor": 0, **place})()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10, 24))
+    folder = "sys/bus/pci/devices/0000:17:02.0"
+    _, sys = make(tmp_path, {f"{folder}/max_link_speed": "32.0 GT/s PCIe\n", f"{folder}/current_link_width": "16\n"})
+    assert [(gpu.pcie_generation, gpu.pcie_width) for gpu in read_gpus(sys)] == [(5, 16)]
+    assert [(gpu.pcie_generation, gpu.pcie_width) for gpu in read_gpus(tmp_path)] == [(None, None)]
+
+
+def test_nodes_of_main_memory_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    nodes = {f"sys/devices/system/node/node{n}/meminfo": f"Node {n} MemTotal:  {n + 1} kB\n" for n in (10, 0, 2)}
+    lists = {f"sys/devices/system/node/node{n}/cpulist": f"{n}-{n + 1}\n" for n in (10, 0, 2)}
+    _, sys = make(tmp_path, {**nodes, **lists})
+    assert read_numa_nodes(sys) == (NumaNode(0, "0-1", KB), NumaNode(2, "2-3", 3 * KB), NumaNode(10, "10-11", 11 * KB))
+    assert read_numa_nodes(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@x)",
+    ],
+)
+def test_the_version_of_the_cards_driver(tmp_path: Path, line: str) -> None:
+    proc, _ = make(tmp_path, {"proc/driver/nvidia/version": line + "\nGCC version: gcc 12.2.0\n"})
+    assert read_gpu_driver(proc) == "580.95.05"
+    assert read_gpu_driver(tmp_path) is None
+
+
+def test_torchs_reason_for_seeing_no_card_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init() -> None:
+        raise RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
+            "downloading\nand installing a new version."
+        )
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    assert why_no_gpu() == "torch says: The NVIDIA driver on your system is too old (found version 11040)"
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    assert why_no_gpu() is None

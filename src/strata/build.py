@@ -3,6 +3,7 @@
 The only file that knows every part and wires them; no part is made anywhere else. Decides nothing that a part could.
 """
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,11 +13,20 @@ from typing import Any
 import torch
 
 from strata import models_shipped
-from strata.engine.engine import TokenEngine, is_out_of_memory
+from strata.engine.device_choice import card_problem, is_worth_telling, usable_card
+from strata.engine.device_needs import plan_for
+from strata.engine.device_windows import DeviceWindows
+from strata.engine.engine import TokenEngine
+from strata.engine.failures import is_out_of_memory
+from strata.engine.memory_plan import MemoryPlan, budgets_of
 from strata.engine.messages import ModelFacts
 from strata.engine.placement import full_slot_bytes, slots_that_fit
+from strata.engine.stage_loading import Card, load_stage
+from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError
-from strata.hardware import read_cpu, read_memory
+from strata.hardware import read_cpu, read_gpu_driver, read_gpus, read_memory, why_no_gpu
+from strata.kernels.compiled import use_cache
+from strata.kernels.roads import force_reference
 from strata.models.base import LanguageModel
 from strata.models.families import Family, family_of
 from strata.models.fast.attach import attach_fast_windows
@@ -27,7 +37,7 @@ from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
 from strata.native import library
 from strata.native.pool import Pool
 from strata.sampling.grammar_compile import GrammarFactory
-from strata.settings import EngineSettings
+from strata.settings import EngineSettings, kernel_cache_folder
 from strata.text.grammar_vocabulary import grammar_vocabulary
 from strata.text.loading import tokenizer_files_of, tokenizer_of
 from strata.text.recommended_sampling import recommended_sampling_of
@@ -76,28 +86,115 @@ def load_model(
             f"{directory}: the tokenizer has {tokenizer.vocabulary_size:,} ids, the model's vocabulary "
             f"{config.vocabulary_size:,}: they do not belong together"
         )
-    _check_memory(family, config, source, settings)
-    torch.set_num_threads(settings.threads or fitting_threads(config.hidden_size))
-    model = _load_weights(family, config, source, settings, on_progress)
-    notices = source.notices
-    if settings.drafts and model.draft_head is None:
-        notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
+    chosen = choose_device(source, settings)
+    wanted = _Wanted(family, config, source, settings, on_progress)
+    placed = _on_cpu(wanted) if chosen.plan is None else _on_card(wanted, chosen.card, chosen.plan)
+    notices = source.notices + chosen.notices + placed.notices
     ends = tokenizer.eos_token_ids | frozenset(config.end_of_text_ids)
     if problem := end_ids_problem(ends, config.vocabulary_size):
         notices += (problem,)
     grammars = GrammarFactory(lambda: grammar_vocabulary(tokenizer, ends, config.vocabulary_size))
-    engine = TokenEngine(model, settings, grammars)
-    state = state_bytes(source.config, getattr(torch, settings.dtype).itemsize)
-    slot_bytes = full_slot_bytes(state, engine.context)
     return LoadedModel(
         directory=directory,
         tokenizer=tokenizer,
-        engine=engine,
+        engine=TokenEngine(placed.model, settings, grammars, placed.ahead),
         end_of_text_ids=ends,
         notices=notices,
-        slots=slots_that_fit(settings.slots, slot_bytes, read_memory().usable, engine.context),
-        slot_bytes=slot_bytes,
+        slots=placed.slots,
+        slot_bytes=placed.slot_bytes,
     )
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Where a model runs: on a card as planned, or on the CPU, and what to tell of it."""
+
+    card: int = 0  # its index, if there is a plan
+    plan: MemoryPlan | None = None  # None: on the CPU
+    notices: tuple[str, ...] = ()
+
+
+def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice:
+    """As the setting `device` says; reads no weight.
+
+    Raises SettingsError or ModelError if it must be a card and none of this PC will do.
+    """
+    if settings.device == "cpu":
+        return DeviceChoice()
+    gpus = read_gpus()
+    problem = card_problem(settings, gpus, None if gpus else why_no_gpu())
+    card = usable_card(gpus)
+    if problem is None and card is not None:
+        budgets = budgets_of(gpus[card], read_memory(), settings.vram_gib, settings.ram_gib)
+        plan = plan_for(source, dataclasses.replace(settings, drafts=0), budgets)
+        if plan.refusal is None:
+            return DeviceChoice(card, plan)
+        if settings.device == "cuda":
+            raise ModelError(plan.refusal)
+        problem = plan.refusal
+    elif settings.device == "cuda":
+        raise SettingsError(f"setting device: cuda does not work: {problem}; cpu works")
+    if not is_worth_telling(gpus, read_gpu_driver()):
+        return DeviceChoice()
+    return DeviceChoice(notices=(f"the model runs on the CPU and not on a card: {problem}",))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be loaded, and under which settings."""
+
+    family: Family
+    config: Any
+    source: ModelSource
+    settings: EngineSettings
+    on_progress: ProgressCallback | None
+
+    def set_threads(self) -> None:
+        """Of torch, for the whole process."""
+        torch.set_num_threads(self.settings.threads or fitting_threads(self.config.hidden_size))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A model where it runs, with room for so many conversations."""
+
+    model: LanguageModel
+    ahead: WindowsAhead | None
+    slots: int
+    slot_bytes: int
+    notices: tuple[str, ...] = ()
+
+
+def _on_cpu(wanted: _Wanted) -> _Placed:
+    settings = wanted.settings
+    _check_memory(wanted.family, wanted.config, wanted.source, settings)
+    wanted.set_threads()
+    model = _load_weights(wanted.family, wanted.config, wanted.source, settings, wanted.on_progress)
+    notices: tuple[str, ...] = ()
+    if settings.drafts and model.draft_head is None:
+        notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
+    if settings.verify_profile:
+        notices += ("verify_profile changes nothing: only a card's windows are timed step by step",)
+    context = min(settings.context or model.max_position, model.max_position)
+    state = state_bytes(wanted.source.config, getattr(torch, settings.dtype).itemsize)
+    slot_bytes = full_slot_bytes(state, context)
+    slots = slots_that_fit(settings.slots, slot_bytes, read_memory().usable, context)
+    return _Placed(model, None, slots, slot_bytes, notices)
+
+
+def _on_card(wanted: _Wanted, card: int, plan: MemoryPlan) -> _Placed:
+    settings, source = wanted.settings, wanted.source
+    wanted.set_threads()
+    force_reference(settings.gpu_path == "torch")
+    use_cache(kernel_cache_folder(settings))
+    names = _wanted_names(source.names(), with_drafts=False)
+    parts = (wanted.family, wanted.config, source, names, Card.cuda(card), plan, wanted.on_progress)
+    loaded = load_stage(*parts, is_profiled=settings.verify_profile)
+    notices = loaded.notices
+    if settings.drafts:
+        notices += (f"drafts = {settings.drafts} changes nothing: draft layers do not run on a GPU yet",)
+    ahead = WindowsAhead(DeviceWindows(loaded.model)) if settings.window_sampling == "auto" else None
+    return _Placed(loaded.model, ahead, loaded.plan.slots, loaded.model.slots.slot_bytes, notices)
 
 
 def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
@@ -106,6 +203,7 @@ def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
     family = family_of(source.config)
     config = family.parse_config(source.config)
     shapes = family.expected_tensors(config)
+    read = set(_wanted_names(shapes, with_drafts=loaded.engine.is_drafting)) & set(source.names())
     sampling, wrong = recommended_sampling_of(source)
     return ModelFacts(
         name=loaded.directory.name,
@@ -114,7 +212,7 @@ def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
         trained_context=config.max_position,
         vocabulary_size=config.vocabulary_size,
         parameters=sum(map(math.prod, shapes.values())),
-        weight_bytes=sum(map(source.stored_bytes, set(_wanted_names(shapes, settings)) & set(source.names()))),
+        weight_bytes=sum(map(source.stored_bytes, read)),
         slots=loaded.slots,
         slot_bytes=loaded.slot_bytes,
         end_of_text_ids=loaded.end_of_text_ids,
@@ -139,7 +237,8 @@ def _check_context(settings: EngineSettings, max_position: int) -> None:
 def _check_memory(family: Family, config: Any, source: ModelSource, settings: EngineSettings) -> None:
     """Refuse a model that does not fit before the system ends the process for it."""
     shapes = family.expected_tensors(config)
-    sizes = held_sizes(source, {name: shapes[name] for name in _wanted_names(shapes, settings)}, settings)
+    names = _wanted_names(shapes, with_drafts=settings.drafts > 0)
+    sizes = held_sizes(source, {name: shapes[name] for name in names}, settings)
     working = reading_bytes(source.config, min(settings.chunk_rows, config.max_position))
     needed = place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes
     memory = read_memory()
@@ -168,9 +267,9 @@ def is_packed(settings: EngineSettings) -> bool:
     return settings.cpu_path == "native" and settings.dtype == "float32" and library.is_available()
 
 
-def _wanted_names(names: Collection[str], settings: EngineSettings) -> list[str]:
+def _wanted_names(names: Collection[str], *, with_drafts: bool) -> list[str]:
     """The tensors that are read: the draft layer's only if it is used."""
-    return [name for name in names if settings.drafts or part_of(name) is not Part.MTP]
+    return [name for name in names if with_drafts or part_of(name) is not Part.MTP]
 
 
 class _ChosenTensors:
@@ -192,7 +291,7 @@ def _load_weights(
     on_progress: ProgressCallback | None,
 ) -> LanguageModel:
     """Read what the family wants, packed for the C++ library or as tensors in the compute dtype."""
-    names = _wanted_names(source.names(), settings)
+    names = _wanted_names(source.names(), with_drafts=settings.drafts > 0)
     try:
         if is_packed(settings):
             pool = Pool(settings.threads or fitting_threads(config.hidden_size))

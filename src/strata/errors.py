@@ -11,6 +11,7 @@ Knows no part of the engine; what each part refuses is decided where the part li
     │   └── TemplateError    the template failed, ran too long or wrote too much
     ├── RequestError       what was asked: empty prompt, prompt too long, option out of range
     └── EngineError        the engine failed while it ran (numbers not finite, out of memory)
+        └── DeviceLostError  the GPU, or its driver, gave up: nothing runs there until the process is started again
 """
 
 
@@ -48,3 +49,7 @@ class RequestError(StrataError):
 
 class EngineError(StrataError):
     """The engine failed while it ran; the request ends with this text as its reason."""
+
+
+class DeviceLostError(EngineError):
+    """The GPU failed in a way that its process does not recover from; every request under way ends with this text."""

@@ -11,12 +11,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
 SYS = Path("/sys")
 
 # What the C++ library has a path for, by the names of /proc/cpuinfo.
 INSTRUCTION_SETS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+_PCIE_GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s, as /sys writes them
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,17 @@ class GpuFacts:
     total_bytes: int
     free_bytes: int
     compute_capability: tuple[int, int]
+    pcie_generation: int | None = None  # that the card can do (an idle link is slower); None where nothing tells
+    pcie_width: int | None = None  # lanes that it has here
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """A part of main memory and the processors that are near it."""
+
+    number: int
+    processors: str  # as the system writes them: 0-7,16-23
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class Hardware:
 
 def read_hardware(proc: Path = PROC, sys: Path = SYS) -> Hardware:
     """Everything at once. What the system does not tell is 0, empty or None."""
-    return Hardware(read_cpu(proc, sys), read_memory(proc, sys), read_gpus())
+    return Hardware(read_cpu(proc, sys), read_memory(proc, sys), read_gpus(sys))
 
 
 def read_cpu(proc: Path = PROC, sys: Path = SYS) -> CpuFacts:
@@ -109,7 +122,7 @@ def read_memory(proc: Path = PROC, sys: Path = SYS) -> MemoryFacts:
     return MemoryFacts(total, available, tightest[0], max(0, tightest[0] - tightest[1]))
 
 
-def read_gpus() -> tuple[GpuFacts, ...]:
+def read_gpus(sys: Path = SYS) -> tuple[GpuFacts, ...]:
     """Every card that torch can use; empty without one."""
     import torch  # only here: the facts above are wanted where torch is not loaded
 
@@ -119,8 +132,36 @@ def read_gpus() -> tuple[GpuFacts, ...]:
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
-        cards.append(GpuFacts(properties.name, total, free, (properties.major, properties.minor)))
+        link = _read_link(sys, properties)
+        cards.append(GpuFacts(properties.name, total, free, (properties.major, properties.minor), *link))
     return tuple(cards)
+
+
+def why_no_gpu() -> str | None:
+    """Torch's own reason for seeing no card, one sentence: no driver, one that is too old; None if it sees one."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as reason:
+        return f"torch says: {' '.join(str(reason).split()).split('. ')[0]}"
+    return None
+
+
+def read_numa_nodes(sys: Path = SYS) -> tuple[NumaNode, ...]:
+    """The nodes of main memory; empty where the system does not tell."""
+    nodes = []
+    for folder in sys.glob("devices/system/node/node[0-9]*"):
+        kilobytes = re.search(r"MemTotal:\s+(\d+) kB", _read_text(folder / "meminfo"))
+        size = int(kilobytes[1]) * 1024 if kilobytes else 0
+        nodes.append(NumaNode(int(folder.name.removeprefix("node")), _read_text(folder / "cpulist").strip(), size))
+    return tuple(sorted(nodes, key=lambda node: node.number))
+
+
+def read_gpu_driver(proc: Path = PROC) -> str | None:
+    """The version of NVIDIA's driver, None without one."""
+    found = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", _read_text(proc / "driver/nvidia/version"))
+    return found[1] if found else None
 
 
 def disk_free_bytes(path: Path) -> int:
@@ -129,6 +170,17 @@ def disk_free_bytes(path: Path) -> int:
     while not place.exists() and place != place.parent:
         place = place.parent
     return shutil.disk_usage(place).free
+
+
+def _read_link(sys: Path, properties: Any) -> tuple[int | None, int | None]:
+    """Generation and width of the PCIe link to a card of torch's `properties`."""
+    try:
+        domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+    except AttributeError:  # not told by every version of torch
+        return None, None
+    folder = sys / "bus/pci/devices" / f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    speed = _read_text(folder / "max_link_speed").partition(" ")[0]
+    return _PCIE_GENERATIONS.get(speed), _read_integer(folder / "current_link_width")
 
 
 def _memory_groups(proc: Path, sys: Path) -> list[tuple[int, int]]:

@@ -76,6 +76,11 @@ def setting(default: Any, help_line: str, **limits: Any) -> Any:
 class EngineSettings:
     """How the model is loaded and run; fixed from load to close."""
 
+    device: str = setting(
+        "auto",
+        "what computes: the CPU, a GPU through CUDA, or the GPU if there is one that the model fits on (auto)",
+        choices=("auto", "cpu", "cuda"),
+    )
     threads: int | None = setting(
         None,
         "CPU threads; not given: one for each core that may be used, a single one for a narrow model",
@@ -89,6 +94,14 @@ class EngineSettings:
         "native",
         "what computes on the CPU: the C++ library (float32, if it was built) or torch",
         choices=("native", "torch"),
+    )
+    gpu_path: str = setting(
+        "triton", "what computes on a GPU: our kernels, or torch, their slow twin", choices=("triton", "torch")
+    )
+    window_sampling: str = setting(
+        "auto",
+        "where tokens of a GPU's windows are chosen: there, as far as a reply's options allow it (auto), or by the CPU",
+        choices=("auto", "host"),
     )
     context: int | None = setting(
         None, "most tokens of prompt and reply together; not given: what the model was made for", minimum=1
@@ -121,6 +134,18 @@ class EngineSettings:
         "none",
         "pack matrices that files hold in bf16 or FP8 to 4.5 (code4) or 8.5 (code8) bits a weight while they are read",
         choices=("none", "code4", "code8"),
+    )
+    vram_gib: float | None = setting(
+        None, "most GiB of a card's memory to use; not given: what is free, less a reserve", above=0, maximum=4096
+    )
+    ram_gib: float | None = setting(
+        None, "most GiB of main memory to use beside a card; not given: what is free", above=0, maximum=65536
+    )
+    kernel_cache: str | None = setting(
+        None, "folder of kernels that were compiled for this PC's card; not given: strata/kernels in the user's cache"
+    )
+    verify_profile: bool = setting(
+        False, "time every step of every layer on a card, without graphs, and print a table of them at the end"
     )
 
 
@@ -223,6 +248,15 @@ def resolve(
         sections[section_name] = section(**values)
         said |= values.keys()
     return Settings(**sections, said=frozenset(said))
+
+
+def kernel_cache_folder(settings: EngineSettings, environment: Mapping[str, str] | None = None) -> Path:
+    """Where compiled kernels are kept; the folder need not exist."""
+    if settings.kernel_cache is not None:
+        return Path(settings.kernel_cache)
+    environment = os.environ if environment is None else environment
+    base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "strata" / "kernels"
 
 
 def is_debugging() -> bool:

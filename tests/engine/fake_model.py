@@ -59,6 +59,7 @@ class FakeModel:
 
     experts_per_row = 3
     reads_as_windows = False
+    experts_place = "cpu"
 
     def __init__(self, max_position: int = 256, draft_head: "FakeHead | None" = None, fails_at: int = -1) -> None:
         self.config = None
@@ -69,10 +70,14 @@ class FakeModel:
         self.read_rows: list[int] = []
         self.window_rows: list[int] = []
         self.states: list[FakeState] = []
+        self.released: list[FakeState] = []
 
     def new_state(self) -> FakeState:
         self.states.append(FakeState())
         return self.states[-1]
+
+    def release(self, state: FakeState) -> None:
+        self.released.append(state)
 
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
         (segment,) = segments

@@ -11,11 +11,11 @@ import time
 from strata.engine.messages import Drawn, Ended, FromEngine, Load, ModelFacts, Statistics, TokenizerFiles
 from strata.engine.process import Loop, serve
 from strata.engine.request import TokenRequest
-from strata.errors import EngineError, ModelError
+from strata.errors import DeviceLostError, EngineError, ModelError
 from strata.sampling.draw import Draw
 from strata.types import FinishReason, ProgressCallback, Usage
 
-ANSWER, CRASH, HANG, ENDLESS = range(4)
+ANSWER, CRASH, HANG, ENDLESS, LOSE_GPU = range(5)
 FACTS = ModelFacts(
     "fake", "none", 100, 100, 10, 0, 0, 1, 0, frozenset({1}), TokenizerFiles({"a": [1]}, {}, (), None, "x"), ()
 )
@@ -46,6 +46,8 @@ class FakeLoop:
             kind = request.prompt[0]
             if kind == CRASH:
                 raise RuntimeError("shapes do not fit")
+            if kind == LOSE_GPU:
+                raise DeviceLostError("the GPU failed while it computed")
             if kind == HANG:
                 threading.Event().wait()
             self._out.append(Drawn(number, tuple(map(Draw, request.prompt)), usage(len(request.prompt))))

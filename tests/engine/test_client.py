@@ -30,7 +30,7 @@ from strata.engine.request import TokenRequest
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
 from strata.types import FinishReason
-from tests.engine.fake_process import ANSWER, CRASH, ENDLESS, FACTS, HANG
+from tests.engine.fake_process import ANSWER, CRASH, ENDLESS, FACTS, HANG, LOSE_GPU
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = dict(os.environ, PYTHONPATH=f"{ROOT / 'src'}:{ROOT}")
@@ -127,6 +127,20 @@ def test_a_crash_of_the_loop_ends_the_process_with_a_message(started: list[Engin
     until(process, Ready)
     submit(process, 1, CRASH)
     assert lost(process) == "the engine's process failed: RuntimeError: shapes do not fit"
+
+
+def test_a_lost_gpu_ends_the_process_with_its_own_sentence_and_another_one_serves(
+    started: list[EngineProcess],
+) -> None:
+    process = start(started)
+    until(process, Ready)
+    submit(process, 1, LOSE_GPU)
+    assert lost(process) == "the GPU failed while it computed"
+    second = process.restart()
+    started.append(second)
+    until(second, Ready)
+    submit(second, 2, ANSWER)
+    until(second, Ended)
 
 
 def test_sigkill_is_noticed_at_once_and_another_process_serves(started: list[EngineProcess]) -> None:

@@ -19,7 +19,7 @@ def test_nothing_under_way_nothing_to_do() -> None:
 
 
 def test_replies_alone_get_windows() -> None:
-    assert next_step(view(None, (9.9, 9.9)), LIMITS) == Window({1: 0, 2: 0})
+    assert next_step(view(None, (9.9, 9.9)), LIMITS) == Window({1: 0, 2: 0}, goes_on=True)
 
 
 @pytest.mark.parametrize(

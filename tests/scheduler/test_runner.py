@@ -6,6 +6,7 @@ import pytest
 
 from strata.engine.control import RunControl
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
+from strata.errors import DeviceLostError
 from strata.scheduler.due import Limits
 from strata.scheduler.runner import RequestRunner
 from strata.scheduler.scheduler import Scheduler
@@ -97,20 +98,27 @@ def test_progress_is_reported_as_it_comes() -> None:
     assert seen == [("reading the prompt", done, 1100) for done in (512, 1024, 1088, 1100)]
 
 
-def test_a_turn_that_is_broken_off_ends_every_run_and_the_next_one_works() -> None:
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (KeyboardInterrupt(), "the engine was interrupted while it ran"),
+        (DeviceLostError("the GPU failed while it computed"), "the GPU failed while it computed"),
+    ],
+)
+def test_a_turn_that_is_broken_off_ends_every_run_and_the_next_one_works(failure: BaseException, reason: str) -> None:
     runner, engine = make()
     other = runner.run(request((1, 2), 50), RunControl())
     next(other)
     run = engine.run
 
     def interrupted(step: object) -> None:
-        raise KeyboardInterrupt
+        raise failure
 
     engine.run = interrupted  # type: ignore[assignment,method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(failure)):
         list(runner.run(request((3, 4), 50), RunControl()))
     engine.run = run  # type: ignore[method-assign]
     *_, last = list(other)
     assert isinstance(last, RunEnded)
-    assert (last.reason, last.error) == (FinishReason.ERROR, "the engine was interrupted while it ran")
+    assert (last.reason, last.error) == (FinishReason.ERROR, reason)
     assert tokens_of(runner, request((5, 6), 7)) == expected(request((5, 6), 7))

@@ -5,16 +5,18 @@ decided by the scheduler. One step at a time.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from strata.engine.failures import is_out_of_memory, is_requests_failure, naming_lost_device
 from strata.engine.reader import PromptLogprobs, read_rows
 from strata.engine.reply import Reply
 from strata.engine.request import TokenRequest
 from strata.engine.slot import Slot, open_slot
 from strata.engine.steps import Open, Preparation, Read, SlotResult, Step, Window
 from strata.engine.window import WindowOutcome, WindowPart, run_window
+from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import EngineError, RequestError
 from strata.models.base import LanguageModel
 from strata.sampling.grammar import Grammar
@@ -26,8 +28,16 @@ from strata.settings import EngineSettings
 class TokenEngine:
     """One loaded model, the settings it runs under, and its slots."""
 
-    def __init__(self, model: LanguageModel, settings: EngineSettings, grammars: GrammarFactory | None = None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        settings: EngineSettings,
+        grammars: GrammarFactory | None = None,
+        ahead: WindowsAhead | None = None,
+    ) -> None:
+        """`ahead`: the model's device chooses tokens, as far as it can; None: this side chooses all of them."""
         self._model = model
+        self._ahead = ahead
         self._depth = settings.drafts if model.draft_head is not None else 0
         self._grammars = grammars
         self._slots: dict[int, Slot] = {}
@@ -40,6 +50,11 @@ class TokenEngine:
     def model(self) -> LanguageModel:
         """The model itself, for those who measure it while nothing runs."""
         return self._model
+
+    @property
+    def is_drafting(self) -> bool:
+        """Whether the model's own draft layer is used."""
+        return self._depth > 0
 
     def check(self, request: TokenRequest) -> None:
         """Refuse what cannot be run, before anything runs. Raises RequestError."""
@@ -79,15 +94,24 @@ class TokenEngine:
         return self._grammars.submit(request.grammar)
 
     def run(self, step: Step) -> tuple[SlotResult, ...]:
-        """Do one step. A request's failure is its result; any other exception is a mistake in the engine."""
+        """Do one step. A request's failure is its result; any other exception is a mistake in the engine.
+
+        What a window that was under way has given comes first; it may be for other slots than the step's. Raises
+        DeviceLostError if the GPU gave up.
+        """
+        with naming_lost_device():
+            return self._run(step)
+
+    def _run(self, step: Step) -> tuple[SlotResult, ...]:
         if isinstance(step, Window):
-            return self._window(step.most_drafts)
+            return self._windows(step)
+        late = tuple(result for result in self._land() if result.slot != step.slot)
         try:
-            return (self._open(step) if isinstance(step, Open) else self._read(step),)
+            return (*late, self._open(step) if isinstance(step, Open) else self._read(step))
         except Exception as failure:
             if not is_requests_failure(failure):
                 raise
-            return (self._failed(step.slot, failure),)
+            return (*late, self._failed(step.slot, failure))
 
     @property
     def reads_as_windows(self) -> bool:
@@ -96,8 +120,10 @@ class TokenEngine:
 
     def forget_all(self) -> None:
         """Empty every slot."""
-        for by_slot in (self._slots, self._replies, self._logprobs):
-            by_slot.clear()
+        if self._ahead is not None:
+            self._ahead.forget()
+        for number in list(self._slots):
+            self._empty(number)
 
     def memory(self) -> Mapping[str, int]:
         """Bytes by use, as far as the engine knows them."""
@@ -105,16 +131,18 @@ class TokenEngine:
 
     def experts(self) -> Mapping[str, int]:
         """Rows of routed experts computed so far, by where."""
-        return {"cpu": self._rows * self._model.experts_per_row}
+        return {self._model.experts_place: self._rows * self._model.experts_per_row}
 
     def _open(self, step: Open) -> SlotResult:
         request, number = step.request, step.slot
         self._replies.pop(number, None)
         self._logprobs.pop(number, None)
         if step.source is None or step.source != number:
-            self._slots.pop(number, None)  # its memory is free before another state takes more
+            self._empty(number)  # its memory is free before another state takes more
         if step.source is None:
-            slot = open_slot(self._model, drafting=self._depth > 0)
+            slot = open_slot(self._model, drafting=self.is_drafting)
+        elif step.source not in self._slots:
+            raise EngineError("the conversation that this one goes on from has just failed: ask again")
         elif step.source == number:
             slot = self._slots[number].continued(step.position, request.prompt)
         else:
@@ -159,11 +187,30 @@ class TokenEngine:
             points=_points(slot),
         )
 
+    def _windows(self, step: Window) -> tuple[SlotResult, ...]:
+        """The next window of each reply: the device's, one ahead, if it chooses the tokens of all of them."""
+        if self._ahead is None:
+            return self._window(step.most_drafts)
+        late = () if self._ahead.is_in_flight_for(step.most_drafts) else self._land()
+        going_on = {number: most for number, most in step.most_drafts.items() if number in self._replies}
+        parts = {number: self._part(number, most) for number, most in going_on.items()}
+        if not self._ahead.takes(parts.values()):
+            return late + self._window(going_on)
+        if not parts:
+            return late
+        return late + self._landed(self._ahead.run(parts, goes_on=step.goes_on))
+
+    def _land(self) -> tuple[SlotResult, ...]:
+        """What the window gave that is under way on the device, if one is."""
+        return () if self._ahead is None else self._landed(self._ahead.land())
+
+    def _landed(self, outcomes: Mapping[int, WindowOutcome | EngineError]) -> tuple[SlotResult, ...]:
+        self._rows += len(outcomes)
+        return tuple(self._window_result(number, outcome, drafted=0) for number, outcome in outcomes.items())
+
     def _window(self, most_drafts: Mapping[int, int]) -> tuple[SlotResult, ...]:
-        parts = {
-            number: WindowPart(self._slots[number], self._replies[number], self._replies[number].drafts(most))
-            for number, most in most_drafts.items()
-        }
+        parts = {number: self._part(number, most) for number, most in most_drafts.items()}
+        outcomes: Sequence[WindowOutcome | Exception]
         try:
             outcomes = run_window(self._model, tuple(parts.values()), self._depth, is_requests_failure)
             self._rows += sum(1 + len(part.drafts) for part in parts.values())
@@ -174,11 +221,15 @@ class TokenEngine:
                 return tuple(result for number, most in most_drafts.items() for result in self._window({number: most}))
             outcomes = [failure]
         return tuple(
-            self._window_result(number, part, outcome)
+            self._window_result(number, outcome, len(part.drafts))
             for (number, part), outcome in zip(parts.items(), outcomes, strict=True)
         )
 
-    def _window_result(self, number: int, part: WindowPart, outcome: WindowOutcome | Exception) -> SlotResult:
+    def _part(self, number: int, most_drafts: int) -> WindowPart:
+        reply = self._replies[number]
+        return WindowPart(self._slots[number], reply, reply.drafts(most_drafts))
+
+    def _window_result(self, number: int, outcome: WindowOutcome | Exception, drafted: int) -> SlotResult:
         if isinstance(outcome, Exception):
             return self._failed(number, outcome)
         if outcome.reason is not None:
@@ -187,27 +238,24 @@ class TokenEngine:
             number,
             outcome.draws,
             outcome.reason,
-            drafted=len(part.drafts),
+            drafted=drafted,
             accepted=len(outcome.draws) - 1,
-            points=_points(part.slot),
+            points=_points(self._slots[number]),
         )
+
+    def _empty(self, number: int) -> None:
+        """Let go of a slot and of what was under way in it."""
+        slot = self._slots.pop(number, None)
+        if slot is not None:
+            slot.release()
+        self._replies.pop(number, None)
+        self._logprobs.pop(number, None)
 
     def _failed(self, number: int, failure: Exception) -> SlotResult:
         """What a request ends with; its slot's state may be half changed and is gone."""
-        for by_slot in (self._slots, self._replies, self._logprobs):
-            by_slot.pop(number, None)
+        self._empty(number)
         error = "out of memory while the engine ran" if is_out_of_memory(failure) else str(failure)
         return SlotResult(number, error=error, is_callers_mistake=isinstance(failure, RequestError))
-
-
-def is_out_of_memory(failure: BaseException) -> bool:
-    """Whether an exception of Python or torch says that memory ran out."""
-    return isinstance(failure, MemoryError) or "DefaultCPUAllocator" in str(failure)
-
-
-def is_requests_failure(failure: Exception) -> bool:
-    """Whether a failure ends the request it came from and nothing else."""
-    return isinstance(failure, EngineError | RequestError) or is_out_of_memory(failure)
 
 
 def _points(slot: Slot) -> tuple[int, ...]:

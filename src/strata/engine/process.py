@@ -78,8 +78,11 @@ def serve(connection: socket.socket, load: Loader) -> int:
     try:
         return _serve(server, load)
     except Exception as failure:
-        traceback.print_exc()
-        server.send(Crashed(f"the engine's process failed: {type(failure).__name__}: {failure}"))
+        if isinstance(failure, StrataError):
+            server.send(Crashed(str(failure)))
+        else:
+            traceback.print_exc()
+            server.send(Crashed(f"the engine's process failed: {type(failure).__name__}: {failure}"))
         return EXIT_FAILED
 
 

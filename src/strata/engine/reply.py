@@ -25,6 +25,7 @@ class Reply:
     last_token: int = -1  # drawn, and not yet part of the state; none while the prompt is read
     next_drafts: tuple[int, ...] = ()  # behind the last token
     length: int = 0  # tokens drawn
+    reason: FinishReason | None = None  # why it has ended
 
     def drafts(self, most: int) -> tuple[int, ...]:
         """The drafts of the next window: no more than the reply has room for."""
@@ -36,7 +37,8 @@ class Reply:
         self.sampler.commit(draw.token_id for draw in taken)
         self.length += len(taken)
         self.last_token = taken[-1].token_id
-        return taken, FinishReason.STOP if self.sampler.is_finished else reason
+        self.reason = FinishReason.STOP if self.sampler.is_finished else reason
+        return taken, self.reason
 
     def _until_end(self, draws: Sequence[Draw]) -> tuple[tuple[Draw, ...], FinishReason | None]:
         for count, draw in enumerate(draws, start=1):

@@ -3,8 +3,10 @@
 Knows the contracts of model, draft layer and checkpoints; decides nothing but which checkpoints to give up.
 
     points   where another request may go on: multiples of 64 inside prompts, the places where a kept turn began
-    marks    inside the last reply: its start and the last places at least 16 rows apart, from which any row of it is
-             found again by running its tokens as windows, which gives the same bits as decoding them did
+    marks    inside the last reply: its start and the last two places at least 16 rows apart, from which any row of it
+             is found again by running its tokens as windows, which gives the same bits as decoding them did
+
+The start of a reply is kept as a point is; the other marks are taken again and again and may be copies in fixed places.
 """
 
 from collections.abc import Sequence
@@ -64,24 +66,46 @@ class Slot:
 
     def note_progress(self) -> None:
         """Rows of the reply were committed: keep this place if the last one is far enough behind."""
-        if self.position - self.marks[-1].position >= MARK_ROWS:
-            self.marks.append(self._checkpoint())
-            del self.marks[1:-RECENT_MARKS]
+        if self.is_mark_due():
+            self.add_mark(self.take_mark())
+
+    def is_mark_due(self, coming_rows: int = 0) -> bool:
+        """Whether the last mark will be far enough behind when so many more rows are part of the state."""
+        return self.position + coming_rows - self.marks[-1].position >= MARK_ROWS
+
+    def take_mark(self) -> Any:
+        """The model's state as it is now, for `add_mark`; on a device that is behind every window launched so far."""
+        return take_checkpoint(self.state, is_mark=True)
+
+    def add_mark(self, state: Any) -> None:
+        """Keep a way back to this position, where `take_mark` gave `state`."""
+        drafts = None if self.drafts is None else self.drafts.checkpoint()
+        self.marks.append(Checkpoint(self.position, state, drafts))
+        del self.marks[1:-RECENT_MARKS]
 
     def continued(self, position: int, tokens: Sequence[int]) -> "Slot":
         """This slot behind the first `position` rows of its conversation, whose tokens are given; later ones go."""
-        nearest = self._nearest(position)
-        self.state = go_back(self.state, nearest.state)
-        if self.drafts is not None:
-            self.drafts.go_back(nearest.drafts)
+        if position != self.position:
+            nearest = self._nearest(position)
+            self.state = go_back(self.state, nearest.state)
+            if self.drafts is not None:
+                self.drafts.go_back(nearest.drafts)
         return self._moved_to(position, tokens)
 
     def forked(self, position: int, tokens: Sequence[int]) -> "Slot":
         """Another slot behind the first `position` rows of this one's conversation; this one stays as it is."""
-        nearest = self._nearest(position)
+        nearest = self._checkpoint() if position == self.position else self._nearest(position)
         drafts = None if self.drafts is None else self.drafts.fork(nearest.drafts)
         other = Slot(self.model, fork(self.state, nearest.state), drafts, list(self.points))
-        return other._moved_to(position, tokens)
+        try:
+            return other._moved_to(position, tokens)
+        except BaseException:
+            other.release()
+            raise
+
+    def release(self) -> None:
+        """Nothing is done with this slot any more: the model may give its place to another conversation."""
+        self.model.release(self.state)
 
     def bytes_used(self) -> int:
         """Bytes of the state and of what its checkpoints keep."""
@@ -91,8 +115,6 @@ class Slot:
 
     def _nearest(self, position: int) -> Checkpoint:
         """The last checkpoint at or in front of `position`; there is one wherever a request may go on."""
-        if self.position == position:
-            return self._checkpoint()
         return max((each for each in (*self.points, *self.marks) if each.position <= position), key=_position)
 
     def _moved_to(self, position: int, tokens: Sequence[int]) -> "Slot":

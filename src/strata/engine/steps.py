@@ -53,6 +53,7 @@ class Window:
     """One decode window for several slots, with at most so many drafts for each."""
 
     most_drafts: Mapping[int, int]
+    goes_on: bool = False  # nothing is being read: the next step is likely to be these replies' next window
 
 
 Step = Open | Read | Window
@@ -60,7 +61,10 @@ Step = Open | Read | Window
 
 @dataclass(frozen=True)
 class SlotResult:
-    """What a step gave for one slot. With a reason the reply has ended; with an error the slot is empty, too."""
+    """What a step gave for one slot, or what a window gave for it that was under way when the step came.
+
+    With a reason the reply has ended; with an error the slot is empty, too.
+    """
 
     slot: int
     draws: tuple[Draw, ...] = ()

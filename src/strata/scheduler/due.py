@@ -96,7 +96,7 @@ def next_step(view: View, limits: Limits) -> Read | Window | None:
     """
     reading, streams, pace = view.reading, view.streams, view.pace
     if reading is None:
-        return _window(streams, limits) if streams else None
+        return _window(streams, limits, goes_on=True) if streams else None
     if not streams:
         return Read(reading.slot, _stop(reading, limits.chunk_rows))
     if pace.owed_seconds > 0:
@@ -124,11 +124,11 @@ def _stop(reading: Reading, rows: int) -> int:
     return min(wanted, last_line) if reading.position < last_line else reading.total
 
 
-def _window(streams: Sequence[Stream], limits: Limits) -> Window:
+def _window(streams: Sequence[Stream], limits: Limits, *, goes_on: bool = False) -> Window:
     """All running replies, with as many drafts as a window has rows for."""
     rows_each = MOST_WINDOW_ROWS // len(streams)
     most = min(limits.drafts, rows_each - 1)
-    return Window({stream.slot: most for stream in streams})
+    return Window({stream.slot: most for stream in streams}, goes_on)
 
 
 def _blend(old: float | None, new: float) -> float:

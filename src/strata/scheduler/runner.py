@@ -13,10 +13,12 @@ from collections.abc import Callable, Generator
 from strata.engine.control import RunControl
 from strata.engine.messages import Drawn, Ended, FromEngine, PromptRead, ReadProgress
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
+from strata.errors import StrataError
 from strata.scheduler.scheduler import Scheduler
 from strata.types import FinishReason, Usage
 
 Event = ReadProgress | PromptRead | Drawn | Ended
+INTERRUPTED = "the engine was interrupted while it ran"
 
 
 class RequestRunner:
@@ -67,8 +69,8 @@ class RequestRunner:
                 self._take_in()
                 for event in self._scheduler.turn():
                     self._hand_out(event)
-            except BaseException:
-                self._start_again()
+            except BaseException as failure:
+                self._start_again(str(failure) if isinstance(failure, StrataError) else INTERRUPTED)
                 raise
 
     def _take_in(self) -> None:
@@ -86,8 +88,8 @@ class RequestRunner:
         if event.request_id in self._events:
             self._events[event.request_id].append(event)
 
-    def _start_again(self) -> None:
+    def _start_again(self, reason: str) -> None:
         self._scheduler = self._new_scheduler()
         for number, events in self._events.items():
             usage = Usage(0, 0, 0, 0, 0, 0.0, 0.0)
-            events.append(Ended(number, FinishReason.ERROR, usage, "the engine was interrupted while it ran"))
+            events.append(Ended(number, FinishReason.ERROR, usage, reason))

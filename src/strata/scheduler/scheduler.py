@@ -118,6 +118,8 @@ class Scheduler:
             results = self._engine.run(step)
             now = self._clock()
             self._learn(step, now - began)
+            if not isinstance(step, Window) and any(result.slot != step.slot for result in results):
+                self._counters.windows += 1  # one was under way when the step came
             for result in results:
                 self._commit(step, result, now)
         elif not self._out and self._waiting:
@@ -194,20 +196,27 @@ class Scheduler:
             self._pace.note_read(rows, seconds, self._limits.decode_share or 0.0)
 
     def _commit(self, step: Step, result: SlotResult, now: float) -> None:
-        """Write into the books what a step gave for one slot, and what is to be told of it."""
+        """Write into the books what a step gave for one slot, and what is to be told of it.
+
+        A window may have been under way when its reply was cancelled: what it gave belongs to nobody.
+        """
         slot = self._slots[result.slot]
         run = slot.run
-        assert run is not None, "a step is run for slots with a request"
+        if run is None:
+            if result.error is not None:
+                self._uses += 1
+                slot.clear(self._uses)
+            return
         run.notices += result.notices
         if result.error is not None:
             self._end(run, FinishReason.ERROR, result.error, is_callers_mistake=result.is_callers_mistake)
             return
         slot.points = result.points
-        if not isinstance(step, Window):
+        if not isinstance(step, Window) and step.slot == result.slot:
             run.read_rows = step.stop if isinstance(step, Read) else run.read_rows
             total = len(run.request.prompt)
             self._out.append(ReadProgress(run.request_id, run.read_rows, total, run.cached))
-        if isinstance(step, Open):
+        if isinstance(step, Open) and step.slot == result.slot:
             self._counters.cached_tokens += run.cached
         if result.prompt_logprobs is not None:
             self._out.append(PromptRead(run.request_id, result.prompt_logprobs))

@@ -1,0 +1,60 @@
+"""What a model asks of a card, from its config and the headers of its files: the request of a memory plan.
+
+Reads no weight. What is decided from it is in `placement.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from strata.engine.memory_plan import Budgets, MemoryPlan, PlanRequest, conversations
+from strata.engine.placement import plan_memory
+from strata.engine.window_room import window_room
+from strata.models.device.sizes import CELL_ROWS, StateSizes, state_sizes
+from strata.models.device.weights import MOST_TABLE_BYTES
+from strata.models.families import family_of
+from strata.models.fast.packing import held_bytes_packed
+from strata.models.needs import Part, StateBytes, part_of, sum_by_part
+from strata.settings import EngineSettings
+from strata.weights.opening import ModelSource
+
+
+def plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
+    """The plan of a model under these settings; its `refusal` says whether it fits. Draft layers count if used."""
+    family = family_of(source.config)
+    config = family.parse_config(source.config)
+    shapes = family.expected_tensors(config)
+    wanted = {name: shape for name, shape in shapes.items() if settings.drafts or part_of(name) is not Part.MTP}
+    return plan_memory(
+        plan_request(source.config, config, held_bytes_packed(source, wanted), wanted, settings, budgets)
+    )
+
+
+def plan_request(
+    values: Mapping[str, Any],
+    config: Any,
+    tensor_bytes: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
+    settings: EngineSettings,
+    budgets: Budgets,
+) -> PlanRequest:
+    """values: config.json; config: the family's; tensor_bytes: canonical name -> bytes as the card holds them."""
+    routed = [shape for name, shape in shapes.items() if part_of(name) is Part.ROUTED]
+    return PlanRequest(
+        budgets=budgets,
+        weights=sum_by_part(tensor_bytes),
+        routed_weights=sum(experts * rows * columns for experts, rows, columns in routed),
+        growing=(
+            *conversations(state_of(state_sizes(config))),
+            window_room(values, config.max_position),
+        ),
+        longest_context=config.max_position,
+        most_table_bytes=MOST_TABLE_BYTES,
+        asked_slots=settings.slots,
+        asked_context=settings.context,
+    )
+
+
+def state_of(sizes: StateSizes) -> StateBytes:
+    """A slot's state as what never grows and what a token adds."""
+    fixed, run = sizes.state_bytes(1, 0), sizes.state_bytes(1, CELL_ROWS)
+    return StateBytes(fixed, (run - fixed) / CELL_ROWS)

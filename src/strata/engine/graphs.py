@@ -1,0 +1,107 @@
+"""A stage's windows as captured graphs: one call for hundreds of launches. Elsewhere than on a GPU, op by op.
+
+Knows when something may be captured: after every kernel has run once, so that no capture compiles or loads a module.
+Knows no op and no request.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from strata.engine.stage import Stage, Variant
+from strata.errors import EngineError
+from strata.kernels.roads import is_reference_on
+from strata.models.device.launches import Program
+from strata.types import ProgressCallback
+
+_STAGE_NAME = "preparing windows"
+
+
+def wanted_graphs(buckets: tuple[int, ...]) -> tuple[tuple[Variant, int], ...]:
+    """All that is run of these buckets (rising): every variant of each, but prompts are read in the largest alone."""
+    found = [(variant, bucket) for bucket in buckets for variant in Variant if variant is not Variant.READ]
+    return (*found, (Variant.READ, buckets[-1]))
+
+
+class WindowGraphs:
+    """Runs a stage's variants; made when the model is loaded, or while nothing runs."""
+
+    def __init__(self, stage: Stage, on_progress: ProgressCallback | None = None) -> None:
+        """Runs everything once and captures it. Raises EngineError if a launch cannot be captured.
+
+        An interrupt (Ctrl-C) ends the capture and is raised again; the stage is then still as it was.
+        """
+        self.stage = stage
+        self._graphs: Mapping[tuple[Variant, int], torch.cuda.CUDAGraph] = {}
+        if stage.device.type == "cuda" and not is_reference_on(stage.device):
+            self._graphs = _capture_all(stage, on_progress)
+
+    def run(self, variant: Variant, bucket: int) -> None:
+        """Put one variant of a bucket behind what was launched before; returns at once."""
+        graph = self._graphs.get((variant, bucket))
+        if graph is None:
+            self.stage.run(variant, bucket)
+        else:
+            graph.replay()
+
+
+def _capture_all(stage: Stage, on_progress: ProgressCallback | None) -> dict[tuple[Variant, int], torch.cuda.CUDAGraph]:
+    from strata.kernels.compiled import noting_compilations
+
+    wanted = wanted_graphs(stage.buckets)
+    total = 2 * len(wanted)
+    _forget_rows(stage)
+    for done, (variant, bucket) in enumerate(wanted):
+        _report(on_progress, done, total)
+        stage.run(variant, bucket)
+        stage.wait()  # an error belongs to this bucket, and a later capture finds every module loaded
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(stage.device)
+    graphs = {}
+    with noting_compilations() as noted, torch.cuda.stream(stream):
+        for done, (variant, bucket) in enumerate(wanted):
+            _report(on_progress, len(wanted) + done, total)
+            program = stage.launches(variant, bucket)
+            if program:  # attention alone has nothing to commit
+                graphs[variant, bucket] = _captured(program, pool)
+    if noted.count:
+        late = ", ".join(sorted({*noted.compiled, *noted.fetched}))
+        raise EngineError(f"kernels were compiled or loaded while windows were captured: {late}")
+    stage.wait()
+    _report(on_progress, total, total)
+    return graphs
+
+
+def _forget_rows(stage: Stage) -> None:
+    """Rows and plans that name no slot: what runs changes no state."""
+    stage.set_plan(0, ())
+    stage.set_accepted(())
+    for bucket in stage.buckets:
+        stage.set_rows(bucket, ())
+
+
+def _captured(program: Program, pool: Any) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with capturing(graph, pool):
+        for launch in program:
+            launch.run()
+    return graph
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """A capture that is ended whatever happens inside: a stream left in capture would hang whoever waits for it."""
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        yield
+    except BaseException:
+        with suppress(RuntimeError):  # a broken capture cannot be ended properly; the first error counts
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+def _report(on_progress: ProgressCallback | None, done: int, total: int) -> None:
+    if on_progress is not None:
+        on_progress(_STAGE_NAME, done, total)

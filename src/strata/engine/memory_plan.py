@@ -1,0 +1,147 @@
+"""The values of a memory plan: budgets, weights, what grows with slots and context, and which bytes go where.
+
+Pure arithmetic over bytes; knows no device, no file and no tensor. What is decided is in `placement.py`.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from strata.engine.points import MOST_POINTS
+from strata.engine.slot import RECENT_MARKS
+from strata.errors import SettingsError
+from strata.hardware import GpuFacts, MemoryFacts
+from strata.models.device.sizes import cells_of
+from strata.models.needs import CARD_BYTES, Part, StateBytes
+
+GIB = 1 << 30
+# Ways back in a conversation; each keeps the part of the state that does not grow. On a card the recent marks are seats
+# beside the slot, which the next mark overwrites; points and the start of a reply go into main memory.
+MARKS_A_SLOT = RECENT_MARKS
+POINTS_A_SLOT = MOST_POINTS + 1
+CHECKPOINTS_A_SLOT = POINTS_A_SLOT + MARKS_A_SLOT
+LEAST_CONTEXT = 4096  # where no shorter one was asked for
+
+
+class Place(Enum):
+    """Where bytes lie."""
+
+    CARD = "card"
+    RAM = "RAM"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes of one place: what there is, what can still be had, and how much of that may be used."""
+
+    total: int
+    free: int
+    limit: int | None = None  # a setting
+
+    @property
+    def usable(self) -> int:
+        """Bytes that a plan may fill."""
+        return self.free if self.limit is None else min(self.free, self.limit)
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Both places of one device."""
+
+    card_name: str
+    card: Budget
+    ram: Budget
+
+
+def budgets_of(card: GpuFacts, memory: MemoryFacts, vram_gib: float | None, ram_gib: float | None) -> Budgets:
+    """The budgets under the settings. Raises SettingsError if one allows more than there is."""
+    whole = memory.total if memory.limit is None else memory.limit
+    for name, asked, there in (("vram_gib", vram_gib, card.total_bytes), ("ram_gib", ram_gib, whole)):
+        if asked is not None and asked * GIB > there:
+            place = card.name if name == "vram_gib" else "this PC, or its limit,"
+            raise SettingsError(
+                f"setting {name}: {asked:g} does not work: {place} has {there / GIB:.1f} GiB in all; "
+                "a smaller number does, and leaving it out takes what is free"
+            )
+    return Budgets(
+        card.name,
+        Budget(card.total_bytes, card.free_bytes, None if vram_gib is None else int(vram_gib * GIB)),
+        Budget(whole, memory.usable, None if ram_gib is None else int(ram_gib * GIB)),
+    )
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A part whose size follows from the slots and from their context, on top of what it always takes."""
+
+    name: str
+    place: Place
+    fixed: int = 0
+    per_slot: int = 0
+    per_position: float = 0.0  # of the context, whatever the number of slots
+    per_token: float = 0.0  # of the context, for each slot
+
+    def at(self, slots: int, context: int) -> int:
+        """Bytes with `slots` conversations of up to `context` tokens; a slot has whole runs of cells."""
+        grown = (self.per_position + self.per_token * slots) * cells_of(context)
+        return self.fixed + self.per_slot * slots + math.ceil(grown)
+
+
+def conversations(state: StateBytes) -> tuple[Growth, ...]:
+    """The state of the slots on the card, their marks beside it, and their points in main memory."""
+    return (
+        Growth("state", Place.CARD, per_slot=state.fixed, per_token=state.per_token),
+        Growth("marks to go back to", Place.CARD, per_slot=MARKS_A_SLOT * state.fixed),
+        Growth("checkpoints", Place.RAM, per_slot=POINTS_A_SLOT * state.fixed),
+    )
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a plan is made from. Weights in bytes as the device holds them."""
+
+    budgets: Budgets
+    weights: dict[Part, int]
+    routed_weights: int  # how many numbers the routed experts are, the draft layer's not counted
+    growing: tuple[Growth, ...]
+    longest_context: int  # of the model
+    most_table_bytes: int  # a larger n-gram table stays in main memory, whence a few rows a token are read
+    asked_slots: int | None = None
+    asked_context: int | None = None
+    reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
+
+    @property
+    def least_context(self) -> int:
+        """The shortest context that the plan may come down to."""
+        return self.asked_context or min(LEAST_CONTEXT, self.longest_context)
+
+
+@dataclass(frozen=True)
+class PlannedPart:
+    """One line of a plan."""
+
+    name: str
+    place: Place
+    size: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What goes where. `refusal` says in a sentence why it does not fit, None if it does."""
+
+    request: PlanRequest
+    slots: int
+    context: int
+    parts: tuple[PlannedPart, ...]
+    refusal: str | None = None
+
+    def used(self, place: Place) -> int:
+        """Bytes of a place, the reserve not counted."""
+        return sum(part.size for part in self.parts if part.place is place)
+
+    def left(self, place: Place) -> int:
+        """Bytes of a place's budget that nothing takes; below 0 where the plan does not fit."""
+        budgets = self.request.budgets
+        if place is Place.RAM:
+            return budgets.ram.usable - self.used(place)
+        return budgets.card.usable - self.request.reserve - self.used(place)

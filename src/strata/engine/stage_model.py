@@ -1,0 +1,124 @@
+"""A model on a device as the engine knows models: `LanguageModel` over a stage.
+
+A prompt is read as windows of 32 rows that are all committed, so a read row has the bits of a decoded one. Of logits
+only the rows that somebody asked for cross to the host; hidden rows stay.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from strata.engine.stage import MOST_ROWS, RowsPart, Stage, Variant
+from strata.engine.stage_slots import StageSlot, StageSlots
+from strata.models.base import LogitRows, Output, Segment, WindowResult
+from strata.models.row_model import check_segment, first_logit_row, require_finite
+
+RunStage = Callable[[Variant, int], None]  # launches a variant over a bucket: `Stage.run`, or its captured graphs
+
+
+@dataclass(frozen=True)
+class StagePending:
+    """The window that a commit is for."""
+
+    serial: int
+    bucket: int
+
+
+class StageModel:
+    """See `LanguageModel`; states are `StageSlot`s."""
+
+    draft_head = None  # a stage computes no draft layer
+    reads_as_windows = True
+    experts_place = "vram"
+
+    def __init__(self, stage: Stage, run: RunStage, config: Any, experts_per_row: int) -> None:
+        """`run` launches what the stage has prepared; `config` is the family's."""
+        self.stage = stage
+        self.run = run
+        self.config = config
+        self.experts_per_row = experts_per_row
+        self.vocabulary_size = stage.vocabulary
+        self.max_position = min(stage.model.max_position, stage.sizes.context)
+        self.slots = StageSlots(stage)
+        self._serial = 0
+
+    def new_state(self) -> StageSlot:
+        """See `LanguageModel.new_state`. Raises EngineError if no slot is free."""
+        return self.slots.take()
+
+    def release(self, state: StageSlot) -> None:
+        """See `LanguageModel.release`."""
+        self.slots.give_back(state)
+
+    def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
+        """See `LanguageModel.read`. Returns when the device is done, so that a caller's clock tells what it took."""
+        for segment in segments:
+            check_segment(segment, self.max_position, self.vocabulary_size)
+        logits = []
+        for index, segment in enumerate(segments):
+            logits.append(self._read_segment(segment, logit_rows))
+            require_finite(logits[-1], f"segment {index}")
+        self.stage.wait()
+        rows = sum(segment.token_ids.shape[0] for segment in segments)
+        return Output(torch.cat(logits), torch.empty(rows, 0))
+
+    def window(self, segments: Sequence[Segment]) -> WindowResult:
+        """See `LanguageModel.window`. A window's commits come before the next window or read."""
+        for segment in segments:
+            check_segment(segment, self.max_position, self.vocabulary_size)
+        rows = sum(segment.token_ids.shape[0] for segment in segments)
+        bucket = self.stage.bucket_for(rows)
+        self._set_rows(bucket, [_rows_part(segment, segment.token_ids) for segment in segments])
+        self.run(Variant.FORWARD, bucket)
+        logits = self._logits(bucket, 0, rows)
+        require_finite(logits, "the window")
+        return WindowResult(segments, Output(logits, torch.empty(rows, 0)), StagePending(self._serial, bucket))
+
+    def commit(self, window: WindowResult, accepted_rows: Sequence[int]) -> None:
+        """See `LanguageModel.commit`. Raises ValueError if other rows were computed since."""
+        pending: StagePending = window.pending
+        if pending.serial != self._serial:
+            raise ValueError("the window's stored inputs are gone: a stage keeps those of its last rows")
+        for segment, accepted in zip(window.segments, accepted_rows, strict=True):
+            if not 0 <= accepted <= segment.token_ids.shape[0]:
+                raise ValueError(f"accepted {accepted} of {segment.token_ids.shape[0]} rows")
+        if any(accepted_rows):
+            self._commit(pending.bucket, accepted_rows)
+        for segment, accepted in zip(window.segments, accepted_rows, strict=True):
+            segment.state.position += accepted
+
+    def _read_segment(self, segment: Segment, logit_rows: LogitRows) -> torch.Tensor:
+        """The wanted rows' logits in main memory; `MOST_ROWS` rows at a time."""
+        count = segment.token_ids.shape[0]
+        first = first_logit_row(logit_rows, count)
+        logits = [torch.empty(0, self.vocabulary_size)]
+        for start in range(0, count, MOST_ROWS):
+            stop = min(count, start + MOST_ROWS)
+            self._set_rows(MOST_ROWS, [_rows_part(segment, segment.token_ids[start:stop])])
+            if stop <= first:
+                self.run(Variant.READ, MOST_ROWS)
+            else:
+                self.run(Variant.FORWARD, MOST_ROWS)
+                self._commit(MOST_ROWS, [stop - start])
+                logits.append(self._logits(MOST_ROWS, max(first, start) - start, stop - start))
+            segment.state.position += stop - start
+        return torch.cat(logits)
+
+    def _set_rows(self, bucket: int, parts: Sequence[RowsPart]) -> None:
+        self._serial += 1
+        self.stage.set_rows(bucket, parts)
+
+    def _commit(self, bucket: int, accepted_rows: Sequence[int]) -> None:
+        self.stage.set_accepted(accepted_rows)
+        self.run(Variant.COMMIT, bucket)
+
+    def _logits(self, bucket: int, start: int, stop: int) -> torch.Tensor:
+        """Rows of the logits in memory of their own: the next window writes over the stage's."""
+        return self.stage.logits(bucket)[start:stop].to("cpu", copy=True)
+
+
+def _rows_part(segment: Segment, token_ids: torch.Tensor) -> RowsPart:
+    state: StageSlot = segment.state
+    return RowsPart(state.index, state.position, token_ids.tolist())

@@ -1,0 +1,144 @@
+"""Windows whose tokens are chosen where they are computed: the device has the next one before the host reads the last.
+
+Knows what is in flight, in which order windows are launched and landed, and what a landed one makes of slots and
+replies; launches nothing itself. One window at most is in flight between two steps.
+
+    step       1        2      3      a read comes
+    launched   1, 2     3      4      -
+    landed     1        2      3      4
+
+A window in flight may hold replies that have ended or were cancelled since it was launched. The device itself leaves
+alone what has ended; what it did for a cancelled one lies behind the tokens that were handed out, and the slot goes
+back from there as from any token that nobody kept.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from strata.engine.reply import Reply
+from strata.engine.window import WindowOutcome, WindowPart
+from strata.errors import EngineError
+from strata.models.row_model import not_finite
+from strata.sampling.draw import Draw
+from strata.types import FinishReason
+
+Outcome = WindowOutcome | EngineError
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What a window chose for one slot, in order; as many rows became part of its state."""
+
+    tokens: tuple[int, ...]  # none for a reply that had ended before the window began
+    has_ended: bool  # with the last of them
+    is_finite: bool = True  # False: the logits were not numbers, nothing was chosen
+
+
+class WindowDevice(Protocol):
+    """What computes windows and chooses their tokens; `engine.device_windows.DeviceWindows` is one."""
+
+    def chooses(self, reply: Reply) -> bool:
+        """Whether it chooses this reply's tokens, with the host's bits."""
+        ...
+
+    def begin(self, parts: Mapping[int, WindowPart]) -> None:
+        """Learn where these replies stand. Nothing is in flight."""
+        ...
+
+    def launch(self, parts: Mapping[int, WindowPart]) -> Any:
+        """Start a window behind those that were started before, and return at once with what `land` takes.
+
+        Every reply goes on where the device has it; one that has ended there is left as it is.
+        """
+        ...
+
+    def land(self, launched: Any) -> Mapping[int, Landed]:
+        """Wait for a window; windows land in the order in which they were launched. Each slot's state moves on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A window that was launched and has not landed."""
+
+    parts: Mapping[int, WindowPart]
+    launched: Any
+    marks: dict[int, Any] = field(default_factory=dict)  # by slot: its state behind this window
+
+
+class WindowsAhead:
+    """The windows of one device, one step ahead. Slots are known by their numbers."""
+
+    def __init__(self, device: WindowDevice) -> None:
+        self._device = device
+        self._flight: Flight | None = None
+
+    def takes(self, parts: Collection[WindowPart]) -> bool:
+        """Whether a window of these parts is for the device: it chooses the tokens of all of them."""
+        return all(not part.drafts and self._device.chooses(part.reply) for part in parts)
+
+    def is_in_flight_for(self, numbers: Collection[int]) -> bool:
+        """Whether what is in flight is the next window of all these slots."""
+        return self._flight is not None and self._flight.parts.keys() >= set(numbers)
+
+    def run(self, parts: Mapping[int, WindowPart], *, goes_on: bool) -> dict[int, Outcome]:
+        """One window's outcomes: of the one in flight, which is for these parts, or of a new one if there is none.
+
+        goes_on: the next window is launched before this one has landed.
+        """
+        flight, self._flight = self._flight, None
+        if flight is None:
+            self._device.begin(parts)
+            flight = Flight(parts, self._device.launch(parts))
+        _take_marks(flight)
+        following = {number: part for number, part in parts.items() if _has_room_behind_next(part.reply)}
+        if goes_on and following:
+            self._flight = Flight(following, self._device.launch(following))
+        return self._landed(flight)
+
+    def land(self) -> dict[int, Outcome]:
+        """The outcomes of what is in flight; empty if nothing is."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return {}
+        _take_marks(flight)
+        return self._landed(flight)
+
+    def forget(self) -> None:
+        """Nobody will ask for what is in flight."""
+        self._flight = None
+
+    def _landed(self, flight: Flight) -> dict[int, Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        for number, landed in self._device.land(flight.launched).items():
+            part = flight.parts[number]
+            if part.reply.reason is not None:
+                continue
+            outcomes[number] = _outcome(part, landed)
+            if number in flight.marks:
+                part.slot.add_mark(flight.marks[number])
+        return outcomes
+
+
+def _has_room_behind_next(reply: Reply) -> bool:
+    """Whether the reply can go on behind a window that gives it one token."""
+    return reply.length + 1 < reply.budget
+
+
+def _take_marks(flight: Flight) -> None:
+    """Copy, behind the flight and before anything else is launched, the states whose last mark will be far behind."""
+    for number, part in flight.parts.items():
+        if part.reply.reason is None and part.slot.is_mark_due(coming_rows=1):
+            flight.marks[number] = part.slot.take_mark()
+
+
+def _outcome(part: WindowPart, landed: Landed) -> Outcome:
+    if not landed.is_finite:
+        part.reply.reason = FinishReason.ERROR
+        return not_finite("the window")
+    assert landed.tokens, "a reply that goes on gets a token from every window"
+    draws, reason = part.reply.take([Draw(token_id) for token_id in landed.tokens])
+    agrees = len(draws) == len(landed.tokens) and (reason is not None) == landed.has_ended
+    assert agrees, f"the device ends a reply where the host does: {landed}, but {reason}"
+    return WindowOutcome(draws, reason)

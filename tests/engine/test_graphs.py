@@ -1,0 +1,26 @@
+"""Windows without a GPU are run op by op; what is captured on one follows from the buckets."""
+
+import torch
+
+from strata.engine.graphs import WindowGraphs, wanted_graphs
+from strata.engine.stage import RowsPart, Stage, StageSizes, Variant
+from tests.gpu.tiny_models import tiny_model
+
+
+def test_every_variant_of_a_bucket_is_captured_and_reads_in_the_largest_alone() -> None:
+    assert set(wanted_graphs((1, 4, 32))) == {
+        *((variant, bucket) for bucket in (1, 4, 32) for variant in Variant if variant is not Variant.READ),
+        (Variant.READ, 32),
+    }
+
+
+def test_the_twins_run_as_the_stage_does() -> None:
+    model = tiny_model("llama", "none").build(torch.device("cpu"))[1]
+    stage = Stage(model, StageSizes(1, 512), (1, 4))
+    graphs, found = WindowGraphs(stage), []
+    for run in (graphs.run, stage.run):
+        stage.set_rows(4, [RowsPart(0, 0, [5, 6, 7])])
+        run(Variant.FORWARD, 4)
+        found.append(stage.to_host(stage.logits(4)[:3]))
+    assert torch.equal(*found)
+    assert bool(found[0].isfinite().all())

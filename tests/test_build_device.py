@@ -1,0 +1,150 @@
+"""Which device a model is loaded onto, and a whole engine on a card: here its tensors lie in main memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from strata import build
+from strata.api import Engine
+from strata.build import choose_device, load_model
+from strata.cli.app import run
+from strata.cli.synth import synth
+from strata.engine.control import RunControl
+from strata.engine.request import TokenRequest
+from strata.engine.stage_loading import Card
+from strata.engine.stage_model import StageModel
+from strata.errors import ModelError, SettingsError
+from strata.hardware import GpuFacts
+from strata.kernels import roads
+from strata.models.row_model import RowModel
+from strata.sampling.options import SamplingOptions
+from strata.scheduler.due import Limits
+from strata.scheduler.runner import RequestRunner
+from strata.scheduler.scheduler import Scheduler
+from strata.settings import EngineSettings
+from strata.weights.opening import open_model
+
+GIB = 1 << 30
+GOOD = GpuFacts("a made-up card", 80 * GIB, 79 * GIB, (9, 0))
+OLD = GpuFacts("an old card", 8 * GIB, 8 * GIB, (7, 5))
+SMALL = GpuFacts("a small card", 2 * GIB, 1 * GIB, (8, 6))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("device") / "llama"
+    synth("llama", directory, fields=["vocab_size=8192"])
+    return directory
+
+
+@pytest.fixture
+def pc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Gives this PC cards: the first is emulated by main memory, whose torch road is then the card's."""
+    monkeypatch.setattr(Card, "cuda", lambda _: Card(torch.device("cpu"), lambda: 79 * GIB, lambda: None))
+    monkeypatch.setattr(build, "use_cache", lambda _: None)
+    monkeypatch.setattr(build, "why_no_gpu", lambda: "torch says: the driver is too old")
+
+    def with_cards(*cards: GpuFacts, driver: str | None = None) -> None:
+        monkeypatch.setattr(build, "read_gpus", lambda: cards)
+        monkeypatch.setattr(build, "read_gpu_driver", lambda: driver)
+
+    yield with_cards
+    roads.force_reference(False)
+
+
+def test_a_card_is_taken_if_there_is_one_that_will_do(llama: Path, pc: Any) -> None:
+    source = open_model(llama, "none")
+    for cards, asked, index in (((GOOD,), "auto", 0), ((OLD, GOOD), "auto", 1), ((GOOD,), "cuda", 0)):
+        pc(*cards)
+        chosen = choose_device(source, EngineSettings(device=asked))
+        assert chosen.plan is not None
+        assert (chosen.card, chosen.notices) == (index, ())
+    assert choose_device(source, EngineSettings(device="cpu")).plan is None
+
+
+@pytest.mark.parametrize(
+    ("cards", "driver", "told"),
+    [
+        ((), None, None),
+        ((), "550.1", "torch says: the driver is too old"),
+        ((OLD,), "550.1", "an old card has compute capability 7.5 and the kernels need 8.0"),
+        ((SMALL,), "550.1", "this model does not fit on a small card"),
+    ],
+)
+def test_unasked_the_cpu_computes_where_no_card_will_do_and_it_is_said(
+    llama: Path, pc: Any, cards: tuple[GpuFacts, ...], driver: str | None, told: str | None
+) -> None:
+    pc(*cards, driver=driver)
+    chosen = choose_device(open_model(llama, "none"), EngineSettings())
+    assert chosen.plan is None
+    assert len(chosen.notices) == (told is not None)
+    assert told is None or chosen.notices[0].startswith(f"the model runs on the CPU and not on a card: {told}")
+
+
+def test_a_card_that_was_asked_for_and_will_not_do_is_refused_in_one_sentence(llama: Path, pc: Any) -> None:
+    source = open_model(llama, "none")
+    cases: tuple[tuple[tuple[GpuFacts, ...], dict[str, Any], type[Exception], str], ...] = (
+        ((), {}, SettingsError, "setting device: cuda does not work: torch says: the driver is too old; cpu works"),
+        ((OLD,), {}, SettingsError, "setting device: cuda does not work: an old card has compute capability 7.5"),
+        ((GOOD,), {"dtype": "float64"}, SettingsError, "dtype is float64, which only the CPU computes"),
+        ((SMALL,), {}, ModelError, r"does not fit on a small card.* a card with [0-9.]+ GiB free"),
+        ((GOOD,), {"vram_gib": 100}, SettingsError, "vram_gib: 100 does not work"),
+    )
+    for cards, values, kind, sentence in cases:
+        pc(*cards)
+        with pytest.raises(kind, match=sentence):
+            choose_device(source, EngineSettings(device="cuda", **values))
+
+
+def test_the_command_line_says_so_and_fails(llama: Path, pc: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pc()
+    assert run(["generate", "hi", "--model", str(llama), "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == (
+        "error: setting device: cuda does not work: torch says: the driver is too old; cpu works\n"
+    )
+
+
+def test_an_engine_on_a_card_answers_as_one_on_the_cpu(llama: Path, pc: Any) -> None:
+    pc(GOOD)
+    texts = {}
+    for device in ("cpu", "cuda"):
+        with Engine(llama, device=device, slots=2, context=512) as engine:
+            reply = engine.generate([5] * 40, SamplingOptions(max_tokens=6, ignore_eos=True))
+            texts[device] = reply.text()
+            assert engine.context == 512
+    assert texts["cuda"] == texts["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "variants"), [("auto", {"forward", "commit", "window"}), ("host", {"forward", "commit"})]
+)
+def test_what_is_asked_for_is_what_runs(llama: Path, pc: Any, sampling: str, variants: set[str]) -> None:
+    pc(GOOD)
+    settings = EngineSettings(device="cuda", slots=1, context=512, window_sampling=sampling, drafts=2)
+    loaded = load_model(llama, settings)
+    assert "drafts = 2 changes nothing: draft layers do not run on a GPU yet" in loaded.notices
+    model = loaded.engine.model
+    assert isinstance(model, StageModel)
+    assert (loaded.slots, loaded.slot_bytes) == (1, model.slots.slot_bytes)
+    ran: set[str] = set()
+    run_stage = model.run
+
+    def noting(variant: Any, bucket: int) -> None:
+        ran.add(variant.value.removeprefix("unfiltered "))
+        run_stage(variant, bucket)
+
+    model.run = noting
+    runner = RequestRunner(lambda: Scheduler(loaded.engine, Limits.of(settings, loaded.slots)))
+    list(runner.run(TokenRequest((5, 6, 7), SamplingOptions(max_tokens=4)), RunControl()))
+    assert ran == variants
+
+
+def test_the_twins_are_forced_for_a_card_and_left_alone_for_the_cpu(llama: Path, pc: Any) -> None:
+    pc(GOOD)
+    assert isinstance(load_model(llama, EngineSettings(device="cpu", gpu_path="torch")).engine.model, RowModel)
+    assert not roads.is_reference_on("cuda")
+    load_model(llama, EngineSettings(device="cuda", gpu_path="torch", slots=1, context=512))
+    assert roads.is_reference_on("cuda")
