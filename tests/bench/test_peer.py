@@ -72,10 +72,10 @@ def test_no_speed_is_printed_if_the_peer_computes_something_else(gguf: Path, mon
 def test_a_peer_that_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play_peer(monkeypatch, 'print(\'{"error": "no such file"}\')')
     with pytest.raises(EngineError, match="no such file"):
-        PeerProcess(tmp_path / "model.gguf", 1, 100)
+        PeerProcess(PeerPlan(tmp_path / "model.gguf", 1), 100)
     play_peer(monkeypatch, "pass")
     with pytest.raises(EngineError, match="without an answer"):
-        PeerProcess(tmp_path / "model.gguf", 1, 100)
+        PeerProcess(PeerPlan(tmp_path / "model.gguf", 1), 100)
 
 
 def test_a_missing_peer_says_how_to_get_it(

@@ -6,13 +6,13 @@ Knows how bytes are counted and when a number may be shown: only after the path 
 import ctypes
 import json
 import mmap
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
 
+from strata.bench.spread import Spread
 from strata.errors import EngineError
 from strata.experts.pool import ExpertList, ExpertPool, ExpertRows, native_layout
 from strata.native import isa, library
@@ -41,20 +41,6 @@ class KernelPlan:
     mib: int = 1024  # memory that is read; must be far larger than the caches
     rounds: int = 7
     codes: tuple[str, ...] = ("code2", "code4", "code8")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Gigabytes (10^9) a second over the rounds."""
-
-    median: float
-    lowest: float
-    highest: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> "Spread":
-        """Of one number a round."""
-        return cls(statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)

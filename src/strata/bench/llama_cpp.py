@@ -1,6 +1,6 @@
 """llama.cpp through its Python package: token ids in, logits out, for the peer bench and for the oracle.
 
-Knows that package's lowest interface (0.3.36); knows nothing of Strata. Runs on CPUs only.
+Knows that package's lowest interface (0.3.36); knows nothing of Strata.
 """
 
 import ctypes
@@ -16,7 +16,9 @@ from strata.errors import EngineError, ModelError
 
 PACKAGE = "llama-cpp-python==0.3.36"
 HOW_TO_GET_IT = f"llama.cpp is not here: pip install {PACKAGE} builds it (some minutes; needs a C++ compiler and cmake)"
+HOW_TO_GET_IT_FOR_GPUS = f'CMAKE_ARGS="-DGGML_CUDA=on" pip install {PACKAGE} builds it (half an hour on two cores)'
 BATCH_ROWS = 512
+ALL_LAYERS = -1
 
 
 def is_installed() -> bool:
@@ -28,11 +30,14 @@ class LlamaCppModel:
     """One GGUF file in llama.cpp with one conversation.
 
     exact: keys and values in float32 and plain attention, to compare logits; else llama.cpp's own choices, for speed.
+    on_gpu: every layer in the GPU's memory; the package must have been built for it.
     watch: the package's `ggml_backend_sched_eval_callback`, shown every tensor that it asks for while it is computed.
     Raises EngineError if the package is missing, ModelError if it cannot load the file.
     """
 
-    def __init__(self, file: Path, threads: int, context: int, exact: bool = False, watch: Any = None) -> None:
+    def __init__(
+        self, file: Path, threads: int, context: int, exact: bool = False, watch: Any = None, on_gpu: bool = False
+    ) -> None:
         if not is_installed():
             raise EngineError(HOW_TO_GET_IT)
         import llama_cpp
@@ -42,7 +47,9 @@ class LlamaCppModel:
         llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model_options = llama_cpp.llama_model_default_params()
-        model_options.n_gpu_layers = 0
+        if on_gpu and not llama_cpp.llama_supports_gpu_offload():
+            raise EngineError(f"this llama.cpp was built without a GPU: {HOW_TO_GET_IT_FOR_GPUS}")
+        model_options.n_gpu_layers = ALL_LAYERS if on_gpu else 0
         self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), model_options)
         if not self._model:
             raise ModelError(f"llama.cpp cannot load {file}")

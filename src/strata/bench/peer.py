@@ -1,4 +1,4 @@
-"""Strata beside llama.cpp: the same GGUF file, tokens and threads, in turns (A B A B), on this PC's processor.
+"""Strata beside llama.cpp: the same GGUF file, tokens and threads, in turns (A B A B), on the processor or the GPU.
 
 Knows how both are run and compared; the peer lives in a process of its own (`peer_worker.py`).
 """
@@ -24,7 +24,7 @@ from strata.build import LoadedModel, load_model
 from strata.engine.control import RunControl
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
 from strata.errors import EngineError
-from strata.hardware import read_cpu
+from strata.hardware import read_cpu, read_gpus
 from strata.models.base import Segment
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
@@ -43,6 +43,7 @@ class PeerPlan:
     rounds: int = 5
     prompt_tokens: int = 256
     decode_tokens: int = 32
+    device: str = "cpu"  # or cuda: both keep everything in the GPU's memory
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ class PeerReport:
     """Both engines on one file."""
 
     plan: PeerPlan
-    cpu: str
+    hardware: str
     peer: str
     kl: float  # of the prompt's last row, peer against ours
     ours: dict[str, Speed]  # "prompt" and "decode"
     theirs: dict[str, Speed]
     decode_ratio: float  # median over rounds of ours / theirs
     prompt_ratio: float
-    decode_parts: dict[str, float]  # seconds of one more decode of ours, by part
+    decode_parts: dict[str, float]  # seconds of one more decode of ours on the processor, by part
 
     def as_json(self) -> str:
         """Everything, for a file."""
@@ -85,8 +86,9 @@ def compare_with_peer(plan: PeerPlan) -> PeerReport:
     if not is_installed():
         raise EngineError(HOW_TO_GET_IT)
     context = plan.prompt_tokens + plan.decode_tokens + 8
-    loaded = load_model(plan.file, EngineSettings(threads=plan.threads, context=context))
-    with PeerProcess(plan.file, plan.threads, context) as peer:
+    settings = EngineSettings(device=plan.device, threads=plan.threads, context=context, slots=1)
+    loaded = load_model(plan.file, settings)
+    with PeerProcess(plan, context) as peer:
         vocabulary = min(peer.vocabulary_size, loaded.engine.model.vocabulary_size)
         draw = random.Random(0)
         prompt = [draw.randrange(vocabulary) for _ in range(plan.prompt_tokens)]
@@ -97,7 +99,7 @@ def compare_with_peer(plan: PeerPlan) -> PeerReport:
             mine = _run_ours(loaded, prompt, plan.decode_tokens)[1]
             answer = peer.run(prompt, follow)
             rounds.append((mine, (answer["read_seconds"], answer["decode_seconds"])))
-    parts = _decode_parts(loaded, prompt, follow)
+    parts = _decode_parts(loaded, prompt, follow) if plan.device == "cpu" else {}
     return _report(plan, kl, rounds, parts)
 
 
@@ -113,7 +115,7 @@ def _report(
     ratios = {name: statistics.median(a / b for a, b in zip(ours[name], theirs[name], strict=True)) for name in ours}
     return PeerReport(
         plan=plan,
-        cpu=f"{read_cpu().model}, {plan.threads} thread{'s' if plan.threads > 1 else ''}",
+        hardware=_hardware(plan),
         peer=PACKAGE,
         kl=kl,
         ours={name: _speed(values) for name, values in ours.items()},
@@ -122,6 +124,12 @@ def _report(
         prompt_ratio=ratios["prompt"],
         decode_parts=parts,
     )
+
+
+def _hardware(plan: PeerPlan) -> str:
+    if plan.device == "cuda":
+        return read_gpus()[0].name
+    return f"{read_cpu().model}, {plan.threads} thread{'s' if plan.threads > 1 else ''}"
 
 
 def _speed(values: Sequence[float]) -> Speed:
@@ -171,8 +179,9 @@ def _gate(loaded: LoadedModel, prompt: list[int], theirs: list[float]) -> float:
 class PeerProcess:
     """llama.cpp in its own process; leaves when the context ends."""
 
-    def __init__(self, file: Path, threads: int, context: int) -> None:
-        command = [sys.executable, "-m", "strata.bench.peer_worker", str(file), str(threads), str(context)]
+    def __init__(self, plan: PeerPlan, context: int) -> None:
+        arguments = (str(plan.file), str(plan.threads), str(context), plan.device)
+        command = [sys.executable, "-m", "strata.bench.peer_worker", *arguments]
         self._process = start_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

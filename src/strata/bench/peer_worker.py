@@ -1,6 +1,6 @@
 """The peer's process: reads one JSON command a line, runs llama.cpp, answers with one JSON line.
 
-Started by `peer.py` with `python -m strata.bench.peer_worker FILE THREADS CONTEXT`; knows no other engine.
+Started by `peer.py` with `python -m strata.bench.peer_worker FILE THREADS CONTEXT DEVICE`; knows no other engine.
 """
 
 import json
@@ -30,9 +30,9 @@ def run_round(model: LlamaCppModel, prompt: list[int], follow: list[int]) -> dic
 
 def main() -> int:
     """Answer commands until stdin ends."""
-    file, threads, context = sys.argv[1:]
+    file, threads, context, device = sys.argv[1:]
     try:
-        model = LlamaCppModel(Path(file), int(threads), int(context))
+        model = LlamaCppModel(Path(file), int(threads), int(context), on_gpu=device == "cuda")
     except StrataError as failure:
         print(json.dumps({"error": str(failure)}), flush=True)
         return 1

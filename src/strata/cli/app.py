@@ -24,8 +24,10 @@ COMMANDS = {
     "generate": ("strata.cli.generate:generate", "Answer one prompt, or continue a text."),
     "chat": ("strata.cli.chat:chat", "Talk with a model."),
     "inspect": ("strata.cli.inspect:inspect", "Say what a model is, what it needs and whether this PC can run it."),
+    "doctor": ("strata.cli.doctor:doctor", "Measure this PC and say what strata would do here."),
     "convert": ("strata.cli.convert:convert", "Write a model directory as a GGUF file."),
     "synth": ("strata.cli.synth:synth", "Write a model of random weights, of any family and size."),
+    "kernels": ("strata.cli.kernels:kernels", "Say which kernels are compiled for the card, and compile a model's."),
     "bench": ("strata.cli.bench:app", "Measure: beside llama.cpp on the same file."),
 }
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.bench.peer import PeerPlan, PeerReport, Speed, compare_with_peer
+from strata.cli.bench_decode import decode
 from strata.cli.bench_kernels import kernels
 from strata.cli.bench_serve import serve
 from strata.cli.console import printable
@@ -20,6 +21,7 @@ from strata.errors import SettingsError
 from strata.hardware import read_cpu
 
 app = App(name="bench", help="Measure.")
+app.command(decode)
 app.command(kernels)
 app.command(serve)
 
@@ -30,6 +32,7 @@ def peer(
     /,
     *,
     cpu: Annotated[bool, Parameter(negative="")] = False,
+    gpu: Annotated[bool, Parameter(negative="")] = False,
     threads: int | None = None,
     rounds: int = 5,
     prompt_tokens: int = 256,
@@ -43,7 +46,9 @@ def peer(
     model
         A GGUF file; llama.cpp is the Python package llama-cpp-python, which strata does not bring along.
     cpu
-        On the processor: what there is today.
+        On the processor.
+    gpu
+        On the GPU, everything in its memory; llama.cpp must have been built for it.
     threads
         Threads of both; one for each core that may be used if not given.
     rounds
@@ -55,11 +60,12 @@ def peer(
     json
         Also write everything to this file.
     """
-    if not cpu:
-        raise SettingsError("strata bench peer compares on the processor today: give --cpu")
+    if cpu == gpu:
+        raise SettingsError("strata bench peer compares on the processor or on the GPU: give --cpu or --gpu")
     if rounds < 1 or prompt_tokens < 1 or decode_tokens < 2:
         raise SettingsError("--rounds and --prompt-tokens must be at least 1, --decode-tokens at least 2")
-    plan = PeerPlan(model, threads or read_cpu().usable_cores, rounds, prompt_tokens, decode_tokens)
+    device = "cuda" if gpu else "cpu"
+    plan = PeerPlan(model, threads or read_cpu().usable_cores, rounds, prompt_tokens, decode_tokens, device)
     report = compare_with_peer(plan)
     _show(report)
     if json is not None:
@@ -69,7 +75,9 @@ def peer(
 def _show(report: PeerReport) -> None:
     console = Console(highlight=False)
     plan = report.plan
-    console.print(Text(f"{printable(plan.file.name)} on {report.cpu}; {plan.rounds} rounds in turns"), soft_wrap=True)
+    console.print(
+        Text(f"{printable(plan.file.name)} on {report.hardware}; {plan.rounds} rounds in turns"), soft_wrap=True
+    )
     table = Table("tokens a second", box=None, padding=(0, 2, 0, 0), header_style="cyan")
     for name in ("strata", "llama.cpp", "ratio"):
         table.add_column(name, justify="right")
@@ -78,9 +86,10 @@ def _show(report: PeerReport) -> None:
         mine, theirs = report.ours[name], report.theirs[name]
         table.add_row(f"{name} {tokens}", _cell(mine), _cell(theirs), f"{ratios[name]:.2f}")
     console.print(table)
-    total = sum(report.decode_parts.values())
-    parts = ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in report.decode_parts.items())
-    console.print(Text(f"our decode: {parts}"), soft_wrap=True)
+    if report.decode_parts:
+        total = sum(report.decode_parts.values())
+        parts = ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in report.decode_parts.items())
+        console.print(Text(f"our decode: {parts}"), soft_wrap=True)
     console.print(Text(f"peer {report.peer}; KL of the prompt's last row {report.kl:.1e}"), soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
-"""`strata bench kernels`: how near the C++ library's experts come to what this machine's memory gives.
+"""`strata bench kernels`: how near the kernels come to what this machine's memory gives, the C++ library's or a card's.
 
-Knows flags and the table; what is measured and when it may be shown is in `strata.bench.kernels`.
+Knows flags and the tables; what is measured and when it may be shown is in `strata.bench.kernels` and `window_ops`.
 """
 
 from pathlib import Path
@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.bench.kernels import KernelPlan, KernelReport, Spread, measure_kernels
+from strata.bench.kernels import KernelPlan, KernelReport, measure_kernels
+from strata.bench.spread import Spread
+from strata.cli.bench_card import CardPlan, measure_card
 from strata.errors import SettingsError
 from strata.hardware import read_cpu
 
@@ -19,6 +21,7 @@ from strata.hardware import read_cpu
 def kernels(
     *,
     cpu: Annotated[bool, Parameter(negative="")] = False,
+    gpu: Annotated[bool, Parameter(negative="")] = False,
     threads: tuple[int, ...] | None = None,
     rows: int = 1,
     experts: int = 10,
@@ -26,14 +29,19 @@ def kernels(
     width: int = 640,
     mib: int = 1024,
     rounds: int = 7,
+    slots: int = 1,
+    context: int = 1024,
+    layers: int = 12,
     json: Path | None = None,
 ) -> None:
-    """Measure experts of every storage code against plain reading of the same memory and plain multiplying, in turns.
+    """Measure kernels against plain reading and copying: the C++ library's experts, or every op of a card's windows.
 
     Parameters
     ----------
     cpu
-        On the processor: what there is today.
+        On the processor: experts of every storage code, in turns with reading the same memory and with multiplying.
+    gpu
+        On the card: every op of a decode window at the published shape, each held against its twin before.
     threads
         Numbers of threads; doubled from 1 up to the cores that may be used if not given.
     rows
@@ -47,12 +55,21 @@ def kernels(
     mib
         MiB of experts; far more than the caches hold.
     rounds
-        How often reading and experts have their turn.
+        How often everything has its turn.
+    slots
+        With --gpu: conversations of a window.
+    context
+        With --gpu: tokens of each.
+    layers
+        With --gpu: layers of the model; a few are enough, together they must not fit in a cache.
     json
         Also write everything to this file.
     """
-    if not cpu:
-        raise SettingsError("strata bench kernels measures on the processor today: give --cpu")
+    if cpu == gpu:
+        raise SettingsError("strata bench kernels measures one of the two: give --cpu or --gpu")
+    if gpu:
+        measure_card(CardPlan(slots, context, layers, rounds), json)
+        return
     sizes = (hidden, width)
     if min(rows, experts, mib, rounds, *sizes, *(threads or (1,))) < 1 or any(size % 64 for size in sizes):
         raise SettingsError("numbers must be at least 1, --hidden and --width multiples of 64")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
-from strata.settings import EngineSettings, GenerationSettings, ServerSettings, describe
+from strata.settings import EngineSettings, GenerationSettings, Limits, ServerSettings, describe
 
 
 def as_written(kind: Any, tokens: Sequence[Token]) -> str:
@@ -42,7 +42,7 @@ def _flags(section: type) -> Any:
     members = [
         (
             name,
-            Annotated[kind | None, Parameter(help=_help(limits.help, limits.choices), converter=as_written)],
+            Annotated[kind | None, _parameter(kind, limits)],
             field(default=None),
         )
         for name, (kind, limits) in describe(section).items()
@@ -52,8 +52,10 @@ def _flags(section: type) -> Any:
     return made
 
 
-def _help(line: str, choices: tuple[str, ...]) -> str:
-    return f"{line} ({', '.join(choices)})" if choices else line
+def _parameter(kind: type, limits: Limits) -> Parameter:
+    """A flag that says yes takes no value."""
+    line = f"{limits.help} ({', '.join(limits.choices)})" if limits.choices else limits.help
+    return Parameter(help=line, negative="") if kind is bool else Parameter(help=line, converter=as_written)
 
 
 EngineFlags: Any = _flags(EngineSettings)

@@ -88,17 +88,9 @@ def synth(
     dense_type
         Q4_0 or Q8_0: the other large matrices of a GGUF file.
     """
-    if family == "":
-        raise SettingsError("the first argument is empty: give a family, or with --like the directory to make")
-    if like is not None and out is None and family is not None:
-        out, family = Path(family), None
-    if out is None or (family is None) == (like is None):
-        raise SettingsError("give a family or --like, and a directory to make: strata synth qwen4_exp OUT")
+    family, out = _family_and_place(family, out, like)
     _check_sizes(layers, fp8_block, shard_mib)
-    config = _like_config(like) if like else presets.preset_config(family or "", preset)
-    if layers is not None:
-        presets.set_layers(config, layers)
-    presets.set_fields(config, fields or [])
+    config = _chosen_config(like, family, preset, layers, fields or [])
     found, style = _styled(config, (fp8_block, fp8_block) if dtype == "fp8" else None, seed, experts)
     text_source = like if like and like.is_dir() else models_shipped.default_path()
     if out.suffix == ".gguf" and not config_only:
@@ -106,6 +98,27 @@ def synth(
         _write_gguf(out, config, found, style, text_source, types)
         return
     _write(out, config, found, style, text_source, shard_mib << 20, config_only=config_only)
+
+
+def _family_and_place(family: str | None, out: Path | None, like: Path | None) -> tuple[str, Path]:
+    """What the two places of the command line mean; the family is empty beside --like."""
+    if family == "":
+        raise SettingsError("the first argument is empty: give a family, or with --like the directory to make")
+    if like is not None and out is None and family is not None:
+        out, family = Path(family), None
+    if out is None or (family is None) == (like is None):
+        raise SettingsError("give a family or --like, and a directory to make: strata synth qwen4_exp OUT")
+    return family or "", out
+
+
+def _chosen_config(
+    like: Path | None, family: str, preset: str, layers: int | None, fields: list[str]
+) -> dict[str, Any]:
+    config = _like_config(like) if like else presets.preset_config(family, preset)
+    if layers is not None:
+        presets.set_layers(config, layers)
+    presets.set_fields(config, fields)
+    return config
 
 
 def _styled(

@@ -1,0 +1,71 @@
+"""`strata kernels`: which kernels were compiled for this PC's card; `--precompile` compiles what a model needs.
+
+Knows how it looks; what is compiled and how is in `strata.engine.precompile`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from strata import models_shipped
+from strata.build import choose_device
+from strata.cli.console import printable, progress_bar
+from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
+from strata.engine.placement import MOST_SLOTS_UNASKED
+from strata.engine.precompile import CompileRequest, precompile, processes_that_fit
+from strata.errors import SettingsError
+from strata.hardware import read_cpu, read_gpus
+from strata.kernels.compiled import CachedKernels, cached_kernels
+from strata.settings import EngineSettings, kernel_cache_folder, resolve
+from strata.weights.opening import open_model
+
+
+def kernels(
+    *,
+    model: GivenPath | None = None,
+    compile_all: Annotated[bool, Parameter(name="--precompile", negative="")] = False,
+    engine: Annotated[EngineFlags, FLAT] = None,
+) -> None:
+    """Say which compiled kernels are kept; with --precompile compile those of a model first.
+
+    Parameters
+    ----------
+    model
+        A model directory or GGUF file; the small model that ships with strata if not given.
+    compile_all
+        Compile what the model's windows need, in as many processes as fit. The folder may be copied to other PCs with
+        the same card and driver.
+    """
+    settings = resolve(said(engine)).engine
+    console = Console(highlight=False)
+    if compile_all:
+        found = _compile(model or models_shipped.default_path(), settings)
+        console.print(Text(f"{found:,} kernels of this model are compiled"), soft_wrap=True)
+    show(cached_kernels(kernel_cache_folder(settings)), console)
+
+
+def show(cached: CachedKernels, console: Console) -> None:
+    """Print what lies in the folder."""
+    if not cached.names:
+        console.print(Text(f"{printable(str(cached.folder))} holds no kernels"), soft_wrap=True)
+        return
+    mib = cached.total_bytes / (1 << 20)
+    sentence = f"{printable(str(cached.folder))} holds {len(cached.names):,} compiled kernels in {mib:.1f} MiB"
+    console.print(Text(sentence), soft_wrap=True)
+    for name in dict.fromkeys(cached.names):
+        console.print(Text(f"  {cached.names.count(name):4} x {printable(name)}"), soft_wrap=True)
+
+
+def _compile(model: Path, settings: EngineSettings) -> int:
+    gpus = read_gpus()
+    if not gpus:
+        raise SettingsError("--precompile does not work here: kernels are compiled for a card, and torch sees none")
+    source = open_model(model, settings.quantize)
+    chosen = choose_device(source, settings)
+    slots = settings.slots or (MOST_SLOTS_UNASKED if chosen.plan is None else chosen.plan.slots)
+    request = CompileRequest(model, settings.quantize, slots, 0, chosen.card, kernel_cache_folder(settings))
+    with progress_bar() as progress:
+        return precompile(request, processes_that_fit(read_cpu().usable_cores, gpus[chosen.card].free_bytes), progress)

@@ -1,0 +1,52 @@
+"""How a memory plan looks: a table on a terminal, plain values as JSON. Decides nothing."""
+
+from typing import Any
+
+from rich.table import Table
+
+from strata.cli.model_report import gib
+from strata.engine.memory_plan import MemoryPlan, Place
+
+
+def plan_table(plan: MemoryPlan) -> Table:
+    """One line a part, one column a place, then what is kept free and what is left."""
+    table = Table("memory plan", box=None, padding=(0, 2, 0, 0), header_style="cyan")
+    for place in Place:
+        table.add_column(place.value, justify="right", no_wrap=True)
+    for name in dict.fromkeys(part.name for part in plan.parts):
+        table.add_row(name, *(_cell(plan, name, place) for place in Place))
+    budgets = plan.request.budgets
+    table.add_row("reserve", gib(plan.request.reserve), "")
+    table.add_row("left", *(signed(plan.left(place)) for place in Place))
+    table.add_row("budget", gib(budgets.card.usable), gib(budgets.ram.usable), style="bold")
+    return table
+
+
+def plan_sentence(plan: MemoryPlan) -> str:
+    """What the plan comes to, or why it does not fit."""
+    if plan.refusal is not None:
+        return plan.refusal
+    many = "one conversation" if plan.slots == 1 else f"{plan.slots} conversations"
+    return f"{many} of up to {plan.context:,} tokens at once"
+
+
+def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
+    """The plan as plain values; sizes in bytes."""
+    return {
+        "slots": plan.slots,
+        "context": plan.context,
+        "parts": [{"name": part.name, "place": part.place.value, "bytes": part.size} for part in plan.parts],
+        "reserve_bytes": plan.request.reserve,
+        "left_bytes": {place.value: plan.left(place) for place in Place},
+        "refusal": plan.refusal,
+    }
+
+
+def signed(size: int) -> str:
+    """Bytes in words, also below zero."""
+    return gib(size) if size >= 0 else f"-{gib(-size)}"
+
+
+def _cell(plan: MemoryPlan, name: str, place: Place) -> str:
+    sizes = [part.size for part in plan.parts if part.name == name and part.place is place]
+    return gib(sum(sizes)) if sizes else ""

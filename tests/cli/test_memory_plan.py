@@ -1,0 +1,58 @@
+"""A plan as a table and as plain values: every part in its place, what is left, and below zero where it is too much."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from strata.cli.memory_plan import plan_as_json, plan_sentence, plan_table, signed
+from strata.engine.memory_plan import Budget, Budgets, MemoryPlan, PlanRequest, conversations
+from strata.engine.placement import plan_memory
+from strata.models.needs import Part, StateBytes
+
+GIB = 1 << 30
+REQUEST = PlanRequest(
+    Budgets("a card", Budget(24 * GIB, 23 * GIB), Budget(64 * GIB, 60 * GIB)),
+    {Part.ROUTED: 12 * GIB, Part.NGRAM: 20 * GIB},
+    24 * GIB,
+    conversations(StateBytes(GIB // 4, 65536)),
+    16_384,
+    GIB,
+)
+
+
+def shown(plan: MemoryPlan, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The table's lines, cut at runs of spaces."""
+    Console(width=80).print(plan_table(plan))
+    return [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_part_has_a_line_and_each_place_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {
+        line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in shown(plan_memory(REQUEST), capsys)
+    }
+    assert lines["memory plan"] == ["card", "RAM"]
+    assert lines["routed experts"] == ["12.0 GiB"]
+    assert lines["n-gram table"] == ["20.0 GiB"]
+    assert lines["state"] == ["5.0 GiB"]  # four conversations of 16,384 tokens
+    assert lines["budget"] == ["23.0 GiB", "60.0 GiB"]
+    assert lines["left"] == ["3.0 GiB", "34.5 GiB"]
+
+
+def test_what_is_too_much_is_below_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_memory(replace(REQUEST, weights={Part.ROUTED: 30 * GIB}))
+    (left,) = (line for line in shown(plan, capsys) if line[0] == "left")
+    assert "-9.0 GiB" in " ".join(left)
+    assert plan_sentence(plan).startswith("this model does not fit on a card")
+    assert signed(-(3 << 20)) == "-3.0 MiB"
+
+
+def test_plain_values_hold_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_memory(REQUEST)
+    values = plan_as_json(plan)
+    assert (values["slots"], values["context"], values["refusal"]) == (4, 16_384, None)
+    assert (
+        sum(part["bytes"] for part in values["parts"] if part["place"] == "RAM") + values["left_bytes"]["RAM"]
+        == 60 * GIB
+    )
+    assert plan_sentence(plan) == "4 conversations of up to 16,384 tokens at once"
