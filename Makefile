@@ -81,7 +81,7 @@ format: $(STAMP)
 TRITON := build/triton-3.9
 interpreter: $(STAMP)
 	@test -d $(TRITON)/triton || $(BIN)/python -m pip install --quiet --no-deps --target $(TRITON) 'triton==3.9.*'
-	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest -n 2 $(wildcard tests/kernels/test_triton_*.py)
+	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest -n 2 $(wildcard tests/*/test_triton_*.py) tests/bench/test_device_timing.py
 
 # The committed page is what its sources give, and works in a real browser.
 page:

@@ -72,7 +72,11 @@ class Line:
 
 def spelled(launch: LaunchShape) -> str:
     """A launch as the table spells it."""
-    registers = "" if launch.registers is None else f", {launch.registers}"
+    asks = ", prefetches=True" if launch.prefetches else ""
+    registers = ("" if launch.registers is None else f", {launch.registers}") + asks
+    if launch.side > 1 or launch.outputs < 16:
+        shape = (launch.rows, launch.outputs, launch.side, launch.warps, launch.unroll, launch.registers)
+        return f"few_launch({', '.join(map(str, shape))}, {launch.prefetches})"
     if launch.uses_matrix_units:
         return f"matrix_launch({launch.rows}, {launch.unroll}{registers})"
     return f"dp4a_launch({launch.rows}, {launch.warps}, {launch.unroll}{registers})"
