@@ -86,7 +86,8 @@ def compare_with_peer(plan: PeerPlan) -> PeerReport:
     if not is_installed():
         raise EngineError(HOW_TO_GET_IT)
     context = plan.prompt_tokens + plan.decode_tokens + 8
-    settings = EngineSettings(device=plan.device, threads=plan.threads, context=context, slots=1)
+    # one slot for the replies, one for the row that is compared
+    settings = EngineSettings(device=plan.device, threads=plan.threads, context=context, slots=2)
     loaded = load_model(plan.file, settings)
     with PeerProcess(plan, context) as peer:
         vocabulary = min(peer.vocabulary_size, loaded.engine.model.vocabulary_size)
