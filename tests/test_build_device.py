@@ -12,6 +12,7 @@ from strata.api import Engine
 from strata.build import choose_device, load_model
 from strata.cli.app import run
 from strata.cli.synth import synth
+from strata.engine.compile_share import CompileRequest
 from strata.engine.control import RunControl
 from strata.engine.request import TokenRequest
 from strata.engine.stage_loading import Card
@@ -41,10 +42,12 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def pc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Gives this PC cards: the first is emulated by main memory, whose torch road is then the card's."""
     monkeypatch.setattr(Card, "cuda", lambda _: Card(torch.device("cpu"), lambda: 79 * GIB, lambda: None))
     monkeypatch.setattr(build, "use_cache", lambda _: None)
+    monkeypatch.setattr(build, "compile_ahead", lambda *_: None)
+    monkeypatch.setattr(build, "kernel_cache_folder", lambda _: tmp_path / "kernels")
     monkeypatch.setattr(build, "why_no_gpu", lambda: "torch says: the driver is too old")
 
     def with_cards(*cards: GpuFacts, driver: str | None = None) -> None:
@@ -53,6 +56,7 @@ def pc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     yield with_cards
     roads.force_reference(False)
+    roads.use_dependent_launches(True)
 
 
 def test_a_card_is_taken_if_there_is_one_that_will_do(llama: Path, pc: Any) -> None:
@@ -60,9 +64,9 @@ def test_a_card_is_taken_if_there_is_one_that_will_do(llama: Path, pc: Any) -> N
     for cards, asked, index in (((GOOD,), "auto", 0), ((OLD, GOOD), "auto", 1), ((GOOD,), "cuda", 0)):
         pc(*cards)
         chosen = choose_device(source, EngineSettings(device=asked))
-        assert chosen.plan is not None
-        assert (chosen.card, chosen.notices) == (index, ())
-    assert choose_device(source, EngineSettings(device="cpu")).plan is None
+        assert chosen.card is not None
+        assert (chosen.card.index, chosen.card.facts, chosen.notices) == (index, cards[index], ())
+    assert choose_device(source, EngineSettings(device="cpu")).card is None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_unasked_the_cpu_computes_where_no_card_will_do_and_it_is_said(
 ) -> None:
     pc(*cards, driver=driver)
     chosen = choose_device(open_model(llama, "none"), EngineSettings())
-    assert chosen.plan is None
+    assert chosen.card is None
     assert len(chosen.notices) == (told is not None)
     assert told is None or chosen.notices[0].startswith(f"the model runs on the CPU and not on a card: {told}")
 
@@ -148,3 +152,24 @@ def test_the_twins_are_forced_for_a_card_and_left_alone_for_the_cpu(llama: Path,
     assert not roads.is_reference_on("cuda")
     load_model(llama, EngineSettings(device="cuda", gpu_path="torch", slots=1, context=512))
     assert roads.is_reference_on("cuda")
+
+
+def test_kernels_are_compiled_before_a_stage_and_marked_behind_it(
+    llama: Path, pc: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pc(GOOD)
+    (tmp_path / "kernels").mkdir()
+    asked: list[tuple[CompileRequest, bool]] = []
+    monkeypatch.setattr(build, "compile_ahead", lambda request, marker, *_: asked.append((request, marker.exists())))
+    for values in ({}, {}, {"dependent_launches": False}, {"gpu_path": "torch"}, {"verify_profile": True}):
+        load_model(llama, EngineSettings(device="cuda", slots=2, context=512, **values))
+    assert [marked for _, marked in asked] == [False, True, False]
+    assert asked[0][0] == CompileRequest(llama, "none", 2, 0, 0, tmp_path / "kernels")
+    assert len(list((tmp_path / "kernels").glob("complete-*"))) == 2
+
+
+def test_the_setting_of_dependent_launches_is_the_kernels(llama: Path, pc: Any) -> None:
+    pc(GOOD)
+    for are_used in (False, True):
+        load_model(llama, EngineSettings(device="cuda", slots=1, context=512, dependent_launches=are_used))
+        assert roads.uses_dependent_launches() is are_used

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from strata import models_shipped
+from strata.engine.compile_share import CompileRequest
 from strata.engine.device_choice import card_problem, is_worth_telling, usable_card
 from strata.engine.device_needs import plan_for
 from strata.engine.device_windows import DeviceWindows
@@ -21,12 +22,13 @@ from strata.engine.failures import is_out_of_memory
 from strata.engine.memory_plan import MemoryPlan, budgets_of
 from strata.engine.messages import ModelFacts
 from strata.engine.placement import full_slot_bytes, slots_that_fit
+from strata.engine.precompile import compile_ahead, mark_compiled, marker_of
 from strata.engine.stage_loading import Card, load_stage
 from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError
-from strata.hardware import read_cpu, read_gpu_driver, read_gpus, read_memory, why_no_gpu
+from strata.hardware import GpuFacts, read_cpu, read_gpu_driver, read_gpus, read_memory, why_no_gpu
 from strata.kernels.compiled import use_cache
-from strata.kernels.roads import force_reference
+from strata.kernels.roads import force_reference, use_dependent_launches
 from strata.models.base import LanguageModel
 from strata.models.families import Family, family_of
 from strata.models.fast.attach import attach_fast_windows
@@ -87,8 +89,8 @@ def load_model(
             f"{config.vocabulary_size:,}: they do not belong together"
         )
     chosen = choose_device(source, settings)
-    wanted = _Wanted(family, config, source, settings, on_progress)
-    placed = _on_cpu(wanted) if chosen.plan is None else _on_card(wanted, chosen.card, chosen.plan)
+    wanted = _Wanted(directory, family, config, source, settings, on_progress)
+    placed = _on_cpu(wanted) if chosen.card is None else _on_card(wanted, chosen.card)
     notices = source.notices + chosen.notices + placed.notices
     ends = tokenizer.eos_token_ids | frozenset(config.end_of_text_ids)
     if problem := end_ids_problem(ends, config.vocabulary_size):
@@ -106,11 +108,19 @@ def load_model(
 
 
 @dataclass(frozen=True)
+class PlannedCard:
+    """A card of this PC and what goes onto it."""
+
+    index: int
+    facts: GpuFacts
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True)
 class DeviceChoice:
     """Where a model runs: on a card as planned, or on the CPU, and what to tell of it."""
 
-    card: int = 0  # its index, if there is a plan
-    plan: MemoryPlan | None = None  # None: on the CPU
+    card: PlannedCard | None = None  # None: on the CPU
     notices: tuple[str, ...] = ()
 
 
@@ -128,7 +138,7 @@ def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice
         budgets = budgets_of(gpus[card], read_memory(), settings.vram_gib, settings.ram_gib)
         plan = plan_for(source, dataclasses.replace(settings, drafts=0), budgets)
         if plan.refusal is None:
-            return DeviceChoice(card, plan)
+            return DeviceChoice(PlannedCard(card, gpus[card], plan))
         if settings.device == "cuda":
             raise ModelError(plan.refusal)
         problem = plan.refusal
@@ -143,6 +153,7 @@ def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice
 class _Wanted:
     """What is to be loaded, and under which settings."""
 
+    directory: Path
     family: Family
     config: Any
     source: ModelSource
@@ -182,19 +193,35 @@ def _on_cpu(wanted: _Wanted) -> _Placed:
     return _Placed(model, None, slots, slot_bytes, notices)
 
 
-def _on_card(wanted: _Wanted, card: int, plan: MemoryPlan) -> _Placed:
+def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
     settings, source = wanted.settings, wanted.source
     wanted.set_threads()
     force_reference(settings.gpu_path == "torch")
+    use_dependent_launches(settings.dependent_launches)
     use_cache(kernel_cache_folder(settings))
+    request = compile_request(wanted.directory, settings, card)
+    marker = marker_of(request, source, card.facts)
+    compiles_first = settings.gpu_path == "triton" and not settings.verify_profile  # which runs kernels as they come
+    if compiles_first:
+        compile_ahead(request, marker, card.facts, wanted.on_progress)
     names = _wanted_names(source.names(), with_drafts=False)
-    parts = (wanted.family, wanted.config, source, names, Card.cuda(card), plan, wanted.on_progress)
+    parts = (wanted.family, wanted.config, source, names, Card.cuda(card.index), card.plan, wanted.on_progress)
     loaded = load_stage(*parts, is_profiled=settings.verify_profile)
+    if compiles_first:
+        mark_compiled(marker)  # the stage has run everything
     notices = loaded.notices
     if settings.drafts:
         notices += (f"drafts = {settings.drafts} changes nothing: draft layers do not run on a GPU yet",)
     ahead = WindowsAhead(DeviceWindows(loaded.model)) if settings.window_sampling == "auto" else None
     return _Placed(loaded.model, ahead, loaded.plan.slots, loaded.model.slots.slot_bytes, notices)
+
+
+def compile_request(directory: Path, settings: EngineSettings, card: PlannedCard) -> CompileRequest:
+    """Which kernels a model needs on a card."""
+    folder = kernel_cache_folder(settings)
+    return CompileRequest(
+        directory, settings.quantize, card.plan.slots, 0, card.index, folder, settings.dependent_launches
+    )
 
 
 def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:

@@ -98,6 +98,9 @@ class EngineSettings:
     gpu_path: str = setting(
         "triton", "what computes on a GPU: our kernels, or torch, their slow twin", choices=("triton", "torch")
     )
+    dependent_launches: bool = setting(
+        True, "start a GPU's kernels while the one before still runs; needs compute capability 9.0"
+    )
     window_sampling: str = setting(
         "auto",
         "where tokens of a GPU's windows are chosen: there, as far as a reply's options allow it (auto), or by the CPU",
@@ -290,7 +293,8 @@ def as_markdown() -> str:
         for field in fields(section):
             kind, limits = _fields(section)[field.name]
             default = "" if field.default is None else f"`{field.default}`"
-            names = f"`--{field.name.replace('_', '-')}`, `{PREFIX}{field.name.upper()}`"
+            flag = ("no-" if field.default is True else "") + field.name.replace("_", "-")
+            names = f"`--{flag}`, `{PREFIX}{field.name.upper()}`"
             lines.append(f"| `{field.name}` | {default} | {limits.in_words(kind)} | {limits.help} | {names} |")
     return "\n".join(lines) + "\n"
 

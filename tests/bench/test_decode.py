@@ -2,19 +2,22 @@
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity
 
-from strata.bench import decode
+from strata.bench import decode, kernel_profile
 from strata.bench.decode import Conversations, DecodePlan, DecodeSpeed, measure_decode
-from strata.bench.kernel_profile import sum_by_name
+from strata.bench.kernel_profile import kernels_by_layer, profile_kernels, sum_by_name
 from strata.bench.spread import Spread
 from strata.bench.synthetic_model import make_model, require_room, synthetic_config
 from strata.bench.window_bytes import WindowBytes, expected_distinct, window_bytes
 from strata.errors import EngineError, ModelError
 from strata.hardware import GpuFacts, MemoryFacts
 from strata.models.device.description import DeviceModel
+from strata.models.device.launches import Launch
 from strata.models.device.synthetic import SyntheticForm
 
 CPU = torch.device("cpu")
@@ -110,6 +113,39 @@ def test_shares_and_gaps_follow_from_the_times() -> None:
     speed = DecodeSpeed(1024, 1, spread, spread, WindowBytes(1, 1, 1, 1), 0.5, 200.0, 1.4)
     assert speed.share == 0.25
     assert speed.gap_us == pytest.approx(3.0)
+
+
+def test_kernels_overlap_where_the_gap_is_below_zero() -> None:
+    spread = Spread(1.0, 1.0, 1.0)
+    speed = DecodeSpeed(1024, 1, spread, spread, WindowBytes(1, 1, 1, 1), 0.5, 200.0, 1.4)
+    assert speed.gap_us == pytest.approx(-2.0)
+
+
+def test_kernels_are_counted_by_kind_of_layer() -> None:
+    program = [
+        Launch(layer, kind, step, lambda: None)
+        for layer, kind, step in (
+            (None, "window", "embed"), (0, "delta", "in"), (0, "delta", "rule"), (1, "delta", "in"),
+            (2, "attention", "in"), (3, "delta", "in"), (None, "commit", "commit"),
+        )
+    ]  # fmt: skip
+    found = kernels_by_layer(program, [9, 1, 2, 3, 4, 5, 9])
+    assert found == {"delta": {3: 2, 5: 1}, "attention": {4: 1}}
+
+
+def test_the_profiler_has_nothing_to_warn_of(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    """Torch warns of a profiler that is prepared again unless events are kept; here on the CPU."""
+
+    class PreparedAgain(torch.profiler.profile):
+        def start_trace(self) -> None:
+            self.prepare_trace()
+            super().start_trace()
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(kernel_profile, "profile", PreparedAgain)
+    monkeypatch.setattr(kernel_profile, "ProfilerActivity", SimpleNamespace(CUDA=ProfilerActivity.CPU))
+    assert profile_kernels(lambda: torch.zeros(3).sum(), 1) == ()
+    assert [str(each.message) for each in recwarn if "Profiler clears" in str(each.message)] == []
 
 
 def test_kernels_are_summed_by_name_without_copies() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from strata.bench import window_ops
+from strata.bench import decode, window_ops
 from strata.bench.kernel_profile import MARKER, split_at_markers
 from strata.bench.step_bytes import step_bytes
 from strata.bench.synthetic_model import make_model, synthetic_config
 from strata.bench.window_bytes import window_bytes
-from strata.bench.window_ops import check_ops, summed
+from strata.bench.window_ops import check_ops, measure_ops, summed
 from strata.engine.stage import Stage, StageSizes, Variant
 from strata.errors import EngineError
 from strata.kernels import roads
@@ -113,3 +113,29 @@ def test_a_result_that_is_no_number_is_wrong(monkeypatch: pytest.MonkeyPatch) ->
     stages[0].workspace.held["streams"][0] = float("nan")
     with pytest.raises(EngineError, match="behind nothing the buffer 'streams' is off by nan"):
         window_ops._compare(*stages, "nothing")
+
+
+def test_ops_are_those_of_the_window_that_is_decoded_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without filters: one launch chooses greedy tokens, not eight."""
+    timed: list[list[Any]] = []
+
+    def profile_each(calls: list[Callable[[], None]]) -> list[list[tuple[str, float]]]:
+        timed.append(calls)
+        for call in calls:
+            call()
+        return [[("a kernel", 1.0)] for _ in calls]
+
+    asked: list[Variant] = []
+    launches = Stage.launches
+
+    def noting(stage: Stage, variant: Variant, bucket: int) -> Program:
+        asked.append(variant)
+        return launches(stage, variant, bucket)
+
+    monkeypatch.setattr(decode, "GATE_WINDOWS", 1)
+    monkeypatch.setattr(window_ops, "profile_each", profile_each)
+    monkeypatch.setattr(Stage, "launches", noting)
+    model = make_model(synthetic_config(1, True), SyntheticForm(), CPU)
+    ops = measure_ops(model, slots=1, context=20, rounds=1, copy_gb_per_s=100.0)
+    assert set(asked) == {Variant.UNFILTERED_WINDOW}
+    assert sum(op.calls for op in ops) == len(timed[0])

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from strata.bench import decode as measuring
+from strata.bench.decode import DecodeSpeed
+from strata.bench.spread import Spread
+from strata.bench.window_bytes import WindowBytes
 from strata.cli.app import run
+from strata.cli.bench_decode import notes, show
 
 QUICK = ["--tiny", "--layers", "1", "--context", "20", "--slots", "1", "--rounds", "1", "--windows", "1"]
 no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
@@ -45,3 +50,19 @@ def test_mistakes_are_one_sentence(arguments: list[str], words: str, capsys: pyt
     assert run(["bench", "decode", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def test_what_kernels_take_is_explained_under_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    spread, needed = Spread(1.0, 0.9, 1.1), WindowBytes(1, 1, 1, 1)
+    layers = {"delta": {15: 8, 21: 1}, "attention": {17: 3}}
+    speeds = [
+        DecodeSpeed(1024, slots, spread, spread, needed, 0.5, 200.0, 1.4, layer_kernels=layers) for slots in (1, 2)
+    ]
+    plan = {"rounds": 5, "windows": 32}
+    facts = {"card": "a card", "copy_gb_per_s": 4000.0, "layers": 12, "tiny": False, "plan": plan}
+    show({**facts, "experts_bits": 4.5, "dense_bits": 8.5}, speeds, Console(width=80))
+    out = capsys.readouterr().out
+    assert "own ms" in out and " 1.400 -2.000" in out
+    assert "Below 0 kernels overlap" in out
+    assert "kernels of a layer, 2 slots: delta 15 (8 layers) or 21 (1 layer), attention 17 (3 layers)" in out
+    assert notes([DecodeSpeed(1024, 1, spread, spread, needed, None, None, None)]) == []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from strata import models_shipped
+from strata.cli.app import run
 from strata.cli.inspect import inspect
 from strata.cli.model_report import decide, gib
 from strata.cli.synth import synth
@@ -190,3 +191,11 @@ def test_end_ids_that_the_model_cannot_say_are_told(tmp_path: Path, capsys: pyte
     assert (
         "eos_token_id names -1, 8,192, the vocabulary has 8,192 tokens" in as_json(capsys, model)["text"]["problems"][0]
     )
+
+
+def test_it_says_what_a_card_does_today(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "On a card everything but large n-gram tables lies in its memory" in out
+    assert "with experts in RAM beside a card, are not built yet" in out
+    assert "not yet)" not in out

@@ -25,8 +25,8 @@ FIELDS = {
     "qwen4_exp": ["indexer_budget=24", "hc_lowrank=32", "ple_layer_ids=[1,3]"],
     "qwen3_5_moe": ["linear_key_head_dim=32", "linear_value_head_dim=32"],
     "qwen3_next": ["mlp_only_layers=[1]"],
-    "qwen3_moe": [],
-    "llama": [],
+    "qwen3_moe": ["num_hidden_layers=2"],
+    "llama": ["num_hidden_layers=2"],
 }
 MODELS = (  # a family, and what its matrices become
     ("qwen4_exp", "none"),

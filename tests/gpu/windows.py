@@ -130,7 +130,8 @@ def check_models(report: Report, models: list[str], device: torch.device) -> Non
 
 def check_precompile(report: Report) -> None:
     """`strata kernels --precompile` into an empty folder; a process that starts with it compiles nothing."""
-    from strata.engine.precompile import CompileRequest, precompile
+    from strata.engine.compile_share import CompileRequest
+    from strata.engine.precompile import precompile
     from tests.gpu.tiny_models import directory
     from tests.gpu.warm_start import PRECOMPILED, SLOTS
 
@@ -237,6 +238,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", help="only these models")
     parser.add_argument("--no-tasks", action="store_true", help="leave the ops' cases out")
     parser.add_argument("--no-speeds", action="store_true")
+    parser.add_argument("--precompile", action="store_true", help="also compile into an empty folder and start with it")
     parser.add_argument(
         "--no-dependent", action="store_true", help="models and speeds without kernels that start early"
     )
@@ -258,7 +260,7 @@ def main() -> int:
 def _run(report: Report, options: argparse.Namespace, models: list[str]) -> int:
     import triton
 
-    from strata.kernels.dependent import use_dependent_launches
+    from strata.kernels.roads import use_dependent_launches
 
     use_dependent_launches(not options.no_dependent)
     report.values |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}

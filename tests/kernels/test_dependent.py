@@ -101,12 +101,13 @@ def test_a_statement_that_waits_only_sometimes_is_found(source: str, waits: bool
 
 def test_a_process_can_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from strata.kernels import dependent
+    from strata.kernels import dependent, roads
 
-    monkeypatch.setattr(dependent, "_are_used", True)
     monkeypatch.setattr(dependent, "HAS_DEPENDENT_LAUNCHES", False)
     assert dependent.dependent_options() == {}
     monkeypatch.setattr(dependent, "HAS_DEPENDENT_LAUNCHES", True)
     assert dependent.dependent_options() == {"launch_pdl": True}
-    dependent.use_dependent_launches(False)
+    roads.use_dependent_launches(False)
     assert dependent.dependent_options() == {}
+    roads.use_dependent_launches(True)
+    assert dependent.dependent_options() == {"launch_pdl": True}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from strata.bench.kernel_profile import KernelTime, profile_kernels
+from strata.bench.kernel_profile import KernelTime, kernels_by_layer, profile_each, profile_kernels
 from strata.bench.spread import Spread
 from strata.bench.window_bytes import WindowBytes, window_bytes
 from strata.engine.graphs import WindowGraphs
@@ -55,6 +55,7 @@ class DecodeSpeed:
     kernels_a_window: float | None  # None also where the profiler sees none
     kernels_ms: float | None  # the sum of their own times
     kernels: tuple[KernelTime, ...] = ()
+    layer_kernels: dict[str, dict[int, int]] = field(default_factory=dict)  # see `kernels_by_layer`
     profile: tuple[str, ...] = ()  # lines of the table of steps
 
     @property
@@ -64,7 +65,7 @@ class DecodeSpeed:
 
     @property
     def gap_us(self) -> float | None:
-        """What a window takes beyond its kernels' own times, for each kernel."""
+        """What a window takes beyond its kernels' own times, for each kernel; below 0 where kernels overlap."""
         if self.kernels_ms is None or not self.kernels_a_window:
             return None
         return 1e3 * (self.window_ms.median - self.kernels_ms) / self.kernels_a_window
@@ -111,6 +112,7 @@ def _speed(
         kernels_a_window=sum(kernel.launches for kernel in kernels) if kernels else None,
         kernels_ms=sum(kernel.microseconds for kernel in kernels) / 1e3 if kernels else None,
         kernels=kernels,
+        layer_kernels=run.layer_kernels(slots) if kernels else {},
         profile=run.profile(slots) if plan.with_profile else (),
     )
 
@@ -191,6 +193,12 @@ class Conversations:
         """The kernels of a window."""
         self.begin(slots)
         return profile_kernels(lambda: self.window(slots), PROFILED_WINDOWS)
+
+    def layer_kernels(self, slots: int) -> dict[str, dict[int, int]]:
+        """The kernels of a window's layers by their kind."""
+        self.begin(slots)
+        program = self.stage.launches(self.stage.window_variant(range(slots)), self.stage.bucket_for(slots))
+        return kernels_by_layer(program, [len(each) for each in profile_each([launch.run for launch in program])])
 
     def profile(self, slots: int) -> tuple[str, ...]:
         """The table of a window's steps."""

@@ -11,6 +11,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from strata.errors import EngineError
+from strata.models.device.launches import Program
 
 MARKER = "spin_kernel"  # what `torch.cuda._sleep` launches
 _NOT_KERNELS = ("Memcpy", "Memset")
@@ -59,10 +60,26 @@ def split_at_markers(events: Sequence[tuple[str, float]], calls: int) -> list[li
     return parts[:-1]
 
 
+def kernels_by_layer(program: Program, kernels: Sequence[int]) -> dict[str, dict[int, int]]:
+    """How many kernels the layers of each kind run: {kind: {kernels of a layer: layers}}.
+
+    kernels: of every launch of the program, of which those outside layers are left out.
+    """
+    sums: dict[tuple[str, int], int] = {}
+    for launch, count in zip(program, kernels, strict=True):
+        if launch.layer is not None:
+            sums[launch.kind, launch.layer] = sums.get((launch.kind, launch.layer), 0) + count
+    found: dict[str, dict[int, int]] = {}
+    for (kind, _), count in sorted(sums.items()):
+        layers = found.setdefault(kind, {})
+        layers[count] = layers.get(count, 0) + 1
+    return found
+
+
 def _events(run: Callable[[], None]) -> list[tuple[str, float]]:
     """What ran on the card, in the order in which it began: (name, microseconds)."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:  # without, torch warns of cycles
         run()
         torch.cuda.synchronize()
     events = [event for event in profiler.events() or [] if event.device_type == DeviceType.CUDA]

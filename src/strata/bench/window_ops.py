@@ -63,8 +63,8 @@ def measure_ops(
     """The ops of a window of one row for each of `slots` conversations of `context` tokens."""
     plan = DecodePlan((context,), (slots,), rounds=1, windows=rounds + 1)
     run = Conversations.open(model, plan, context)
-    program = run.stage.launches(Variant.WINDOW, run.stage.bucket_for(slots))
     run.begin(slots)
+    program = run.stage.launches(run.stage.window_variant(range(slots)), run.stage.bucket_for(slots))
     found = []
     for round_ in range(rounds):
         if on_progress is not None:

@@ -142,19 +142,41 @@ def show(facts: dict[str, Any], speeds: list[DecodeSpeed], console: Console) -> 
         console.print(Text(where, style="bold red"), soft_wrap=True)
     else:
         console.print(Text(f"copying inside the card: {facts['copy_gb_per_s']:,.0f} GB/s"), soft_wrap=True)
-    console.print(_table(speeds, facts["layers"]))
+    console.print(_table(speeds))
+    for line in notes(speeds):
+        console.print(Text(line), soft_wrap=True)
     for speed in speeds:
         for line in speed.profile:
             console.print(Text(line), soft_wrap=True)
 
 
-def _table(speeds: list[DecodeSpeed], layers: int) -> Table:
-    """Fits into 80 columns. Gaps are those between kernels, kernels those of a window for each of its layers."""
+def notes(speeds: Sequence[DecodeSpeed]) -> list[str]:
+    """What the columns of kernels mean, and how many kernels a layer of each kind runs; nothing without a card."""
+    if all(speed.gap_us is None for speed in speeds):
+        return []
+    lines = [
+        "own ms: the kernels' own times, added up; gap us: what a window takes beyond them, for each of its kernels. "
+        "Below 0 kernels overlap: each starts, and asks for its weights, while the one before it still runs."
+    ]
+    by_slots = {speed.slots: speed.layer_kernels for speed in speeds}
+    for slots, kinds in by_slots.items():
+        told = [f"{kind} {_counts(counts)}" for kind, counts in kinds.items()]
+        lines.append(f"kernels of a layer, {slots} slots: {', '.join(told)}")
+    return lines
+
+
+def _counts(layers_by_count: Mapping[int, int]) -> str:
+    """Such as `15 (8 layers) or 21 (1 layer)`."""
+    counts = sorted(layers_by_count.items())
+    return " or ".join(f"{count} ({layers} layer{'s' * (layers > 1)})" for count, layers in counts)
+
+
+def _table(speeds: list[DecodeSpeed]) -> Table:
+    """Fits into 80 columns; see `notes`."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="cyan")
-    for name in ("context", "slots", "tok/s", "ms a window", "needs", "limit ms", "share", "gap us", "kernels"):
+    for name in ("context", "slots", "tok/s", "ms a window", "needs", "limit ms", "share", "own ms", "gap us"):
         table.add_column(name, justify="right", no_wrap=True)
     for speed in speeds:
-        a_layer = None if speed.kernels_a_window is None else speed.kernels_a_window / layers
         table.add_row(
             f"{speed.context:,}",
             str(speed.slots),
@@ -163,8 +185,8 @@ def _table(speeds: list[DecodeSpeed], layers: int) -> Table:
             gib(speed.needed.total),
             _number(speed.limit_ms),
             _number(speed.share),
+            _number(speed.kernels_ms),
             _number(speed.gap_us),
-            _number(a_layer),
         )
     return table
 

@@ -4,7 +4,7 @@ Knows the settings' names, types and help; knows no command.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, field, make_dataclass
+from dataclasses import asdict, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,10 +39,11 @@ GivenPath = Annotated[Path, Parameter(converter=given_path)]
 
 def _flags(section: type) -> Any:
     """A frozen dataclass with one optional flag for each setting of a section; None means "not said"."""
+    defaults = {each.name: each.default for each in fields(section)}
     members = [
         (
             name,
-            Annotated[kind | None, _parameter(kind, limits)],
+            Annotated[kind | None, _parameter(kind, limits, defaults[name])],
             field(default=None),
         )
         for name, (kind, limits) in describe(section).items()
@@ -52,10 +53,12 @@ def _flags(section: type) -> Any:
     return made
 
 
-def _parameter(kind: type, limits: Limits) -> Parameter:
-    """A flag that says yes takes no value."""
+def _parameter(kind: type, limits: Limits, default: Any) -> Parameter:
+    """A flag that says yes takes no value; `--no-` before its name says no to what is yes otherwise."""
     line = f"{limits.help} ({', '.join(limits.choices)})" if limits.choices else limits.help
-    return Parameter(help=line, negative="") if kind is bool else Parameter(help=line, converter=as_written)
+    if kind is bool:
+        return Parameter(help=line, negative=None if default else "")
+    return Parameter(help=line, converter=as_written)
 
 
 EngineFlags: Any = _flags(EngineSettings)

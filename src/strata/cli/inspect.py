@@ -70,8 +70,10 @@ def show(report: ModelReport, console: Console) -> None:
     console.print(_needs_table(report))
     console.print(
         Text(
-            f"State is that of one conversation of {report.context:,} tokens. Today everything is held in "
-            f"{report.dtype}; with a card (not yet): experts in RAM as they are stored, dense parts on the card."
+            f"State is that of one conversation of {report.context:,} tokens. On the CPU everything is held in "
+            f"{report.dtype}. On a card everything but large n-gram tables lies in its memory, as it is stored: "
+            "`strata doctor --model` shows that plan. The last two columns, with experts in RAM beside a card, are "
+            "not built yet."
         ),
         soft_wrap=True,
     )
@@ -154,7 +156,7 @@ def _needs_table(report: ModelReport) -> Table:
     """One line a part, one column for each place of both placements."""
     today, later = report.today, report.with_card
     table = Table("needs", box=None, padding=(0, 2, 0, 0), header_style="cyan")
-    for heading in ("RAM today", "RAM with a card", "its VRAM"):
+    for heading in ("RAM on the CPU", "RAM beside a card", "its VRAM"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in dict.fromkeys([*today.ram, *today.in_files, *later.ram, *later.vram]):
         in_files = "stays in files" if name in today.in_files else ""
@@ -183,7 +185,7 @@ def _pc_lines(report: ModelReport) -> list[tuple[str, str]]:
     ]
     for gpu in report.hardware.gpus:
         major, minor = gpu.compute_capability
-        fits = "enough" if fits_card(report.with_card, gpu.free_bytes) else "not enough"
+        fits = ("enough" if fits_card(report.with_card, gpu.free_bytes) else "not enough") + " for the last column"
         lines.append(
             (
                 "card",

@@ -3,6 +3,7 @@
 Knows how it looks; what is compiled and how is in `strata.engine.precompile`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from strata import models_shipped
-from strata.build import choose_device
+from strata.build import choose_device, compile_request
 from strata.cli.console import printable, progress_bar
 from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
-from strata.engine.placement import MOST_SLOTS_UNASKED
-from strata.engine.precompile import CompileRequest, precompile, processes_that_fit
+from strata.engine.precompile import mark_compiled, marker_of, precompile, processes_that_fit
 from strata.errors import SettingsError
-from strata.hardware import read_cpu, read_gpus
+from strata.hardware import read_cpu, read_gpus, read_memory
 from strata.kernels.compiled import CachedKernels, cached_kernels
 from strata.settings import EngineSettings, kernel_cache_folder, resolve
 from strata.weights.opening import open_model
@@ -60,12 +60,14 @@ def show(cached: CachedKernels, console: Console) -> None:
 
 
 def _compile(model: Path, settings: EngineSettings) -> int:
-    gpus = read_gpus()
-    if not gpus:
+    if not read_gpus():
         raise SettingsError("--precompile does not work here: kernels are compiled for a card, and torch sees none")
     source = open_model(model, settings.quantize)
-    chosen = choose_device(source, settings)
-    slots = settings.slots or (MOST_SLOTS_UNASKED if chosen.plan is None else chosen.plan.slots)
-    request = CompileRequest(model, settings.quantize, slots, 0, chosen.card, kernel_cache_folder(settings))
+    card = choose_device(source, replace(settings, device="cuda")).card
+    assert card is not None  # anything else was refused
+    request = compile_request(model, settings, card)
+    processes = processes_that_fit(read_cpu().usable_cores, card.facts.free_bytes, read_memory().usable)
     with progress_bar() as progress:
-        return precompile(request, processes_that_fit(read_cpu().usable_cores, gpus[chosen.card].free_bytes), progress)
+        found = precompile(request, processes, progress)
+    mark_compiled(marker_of(request, source, card.facts))
+    return found

@@ -1,53 +1,76 @@
 """Compiles the kernels that a model's windows need, in processes side by side, into the folder where they are kept.
 
-Knows how the work is cut; a process builds the model's skeleton on the card and launches each step once over no rows.
+Knows processes and the file that says that all is there; how the work is cut is in `compile_share.py`.
 """
 
-import multiprocessing
-import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+import json
+import platform
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import closing, suppress
+from importlib import metadata
 from pathlib import Path
 
-import torch
-
-from strata.engine.graphs import wanted_graphs
-from strata.engine.stage import Stage, StageSizes, Variant
+from strata.engine.compile_share import CompileRequest, Share, job_as_line, share_of_line
 from strata.errors import EngineError
-from strata.kernels.compiled import noting_compilations, use_cache
-from strata.models.device.describe import describe
-from strata.models.device.description import DeviceModel
-from strata.models.device.launches import Launch
-from strata.models.device.sizes import CELL_ROWS
-from strata.models.device.skeleton import SkeletonWeights
-from strata.models.families import family_of
-from strata.models.needs import Part, part_of
+from strata.hardware import GpuFacts, read_cpu, read_memory
 from strata.types import ProgressCallback
-from strata.weights.opening import open_model
+from strata.weights.opening import ModelSource
 
 _STAGE = "compiling kernels"
+COMMAND = (sys.executable, "-m", "strata.engine.compile_share")
 PROCESS_BYTES = 1 << 30  # of the card, for a process: its context and kernels, beside the skeleton
+PROCESS_RAM_BYTES = 2 << 30  # an assumption: Python, torch, CUDA and a compiler
 SHARES_A_PROCESS = 4  # a process that was lucky takes another share
 
+LOST = Share(0, ("a process that compiled it ended",))
 
-@dataclass(frozen=True)
-class CompileRequest:
-    """For which model, card and sizes."""
-
-    model: Path
-    quantize: str
-    slots: int
-    most_drafts: int
-    card: int
-    cache: Path
+_Process = subprocess.Popen[bytes]
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one process did."""
+def compile_ahead(
+    request: CompileRequest, marker: Path, gpu: GpuFacts, on_progress: ProgressCallback | None = None
+) -> None:
+    """Compile what a stage is about to need, unless the marker says that it is there or there are too few cores.
 
-    kernels: int  # compiled, or found compiled
-    failures: tuple[str, ...]  # sentences
+    What cannot be compiled here is left to the stage, which compiles what is missing and says why it cannot.
+    """
+    if marker.exists():
+        return
+    processes = processes_that_fit(read_cpu().usable_cores, gpu.free_bytes, read_memory().usable)
+    if processes > 1:
+        with suppress(EngineError, OSError):
+            precompile(request, processes, on_progress)
+
+
+def marker_of(request: CompileRequest, source: ModelSource, gpu: GpuFacts) -> Path:
+    """The file in the folder of kernels that is there once all of this model's were compiled for this card.
+
+    Its name is a hash of what decides which kernels those are. It may lie: a stage compiles what is missing.
+    """
+    tensors = {
+        (tuple(source.shape(name)), source.stored_code(name), source.stored_bytes(name)) for name in source.names()
+    }
+    versions = [platform.python_version(), *map(_version, ("strata-moe", "torch", "triton"))]
+    asked = [request.quantize, request.slots, request.most_drafts, request.dependent_launches]
+    facts = [source.config, sorted(tensors), asked, [gpu.name, gpu.compute_capability], versions]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    return request.cache / f"complete-{digest[:32]}"
+
+
+def mark_compiled(marker: Path) -> None:
+    """From now on the marker says that all is there. A folder that cannot be written to stays as it is."""
+    with suppress(OSError):
+        marker.touch()
+
+
+def processes_that_fit(cores: int, card_bytes: int, ram_bytes: int) -> int:
+    """How many processes may compile at once: a core for each but one, and room for all on the card and beside it."""
+    return max(1, min(cores - 1, card_bytes // (2 * PROCESS_BYTES), ram_bytes // PROCESS_RAM_BYTES))
 
 
 def precompile(request: CompileRequest, processes: int, on_progress: ProgressCallback | None = None) -> int:
@@ -56,75 +79,91 @@ def precompile(request: CompileRequest, processes: int, on_progress: ProgressCal
     An interrupt ends the processes and is raised again; what is in the folder stays.
     """
     shares = processes * SHARES_A_PROCESS
-    kernels = 0
-    failures: list[str] = []
-    with multiprocessing.get_context("spawn").Pool(processes, _leave_interrupts) as pool:
-        jobs = ((request, share, shares) for share in range(shares))
-        for done, share in enumerate(pool.imap_unordered(compile_share, jobs)):
-            kernels += share.kernels
-            failures += share.failures
-            if on_progress is not None:
-                on_progress(_STAGE, done + 1, shares)
+    found: list[Share] = []
+    _report(on_progress, 0, shares)
+    with closing(_answers(request, processes, shares)) as answers:
+        for share in answers:
+            found.append(share)
+            _report(on_progress, len(found), shares)
+    failures = [failure for share in found for failure in share.failures]
     if failures:
         raise EngineError(f"{len(failures)} steps of a window could not be compiled; the first: {failures[0]}")
-    return kernels
+    return sum(share.kernels for share in found)
 
 
-def compile_share(job: tuple[CompileRequest, int, int]) -> Share:
-    """In a process of its own: launch a share of all steps over no rows."""
-    request, share, shares = job
-    use_cache(request.cache)
-    device = torch.device("cuda", request.card)
-    torch.cuda.set_device(device)
-    stage = _stage_of(request, device)
-    failures = []
-    with noting_compilations() as noted:
-        for group in list(step_groups(stage))[share::shares]:
+def _answers(request: CompileRequest, processes: int, shares: int) -> Generator[Share]:
+    """What comes of every share, as long as a process is there to tell; a lost one's share is a failure.
+
+    The processes have ended when it is closed.
+    """
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for share in range(shares):
+        waiting.put(share)
+    answers: queue.SimpleQueue[Share | None] = queue.SimpleQueue()
+    started: list[tuple[_Process, threading.Thread]] = []
+    try:
+        for _ in range(processes):
+            process = _start_process()
+            thread = threading.Thread(target=_feed, args=(process, request, shares, waiting, answers), daemon=True)
+            started.append((process, thread))
+            thread.start()
+        alive = processes
+        for _ in range(shares):
+            answer = answers.get()
+            alive -= answer is None
+            yield answer or LOST
+            if not alive:
+                return
+    finally:
+        for process, _ in started:
+            process.kill()
+        for _, thread in started:
+            thread.join()
+
+
+def _start_process() -> _Process:
+    """A process in a group of its own: Ctrl-C at a terminal is for this one, which ends the other."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(COMMAND, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, process_group=0)
+
+
+def _feed(
+    process: _Process,
+    request: CompileRequest,
+    shares: int,
+    waiting: "queue.SimpleQueue[int]",
+    answers: "queue.SimpleQueue[Share | None]",
+) -> None:
+    """Have one process compile what is waiting. In a thread of its own; None: the process has ended."""
+    with process:
+        while True:
             try:
-                for launch in group:
-                    launch.run()
-                stage.wait()
-            except Exception as reason:  # told by the process that asked, with all others
-                failures.append(f"{group[0].kind}, {group[0].step}: {type(reason).__name__}: {reason}")
-    return Share(noted.count, tuple(failures))
+                share = waiting.get_nowait()
+            except queue.Empty:
+                return
+            answer = _ask(process, job_as_line(request, share, shares))
+            answers.put(answer)
+            if answer is None:
+                return
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the process that asked, which ends this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _ask(process: _Process, job: bytes) -> Share | None:
+    """What a process answers to a job; None if it has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(job)
+        answer = process.stdout.readline()
+    except OSError:
+        return None
+    return share_of_line(answer) if answer else None
 
 
-def step_groups(stage: Stage) -> Iterator[list[Launch]]:
-    """All launches of all buckets, those of one step and one kind of layer together."""
-    for variant, bucket in wanted_graphs(stage.buckets):
-        if variant not in (Variant.WINDOW, Variant.READ):
-            continue  # a window has the others' launches
-        groups: dict[tuple[str, str], list[Launch]] = {}
-        for launch in stage.launches(variant, bucket):
-            groups.setdefault((launch.kind, launch.step), []).append(launch)
-        yield from groups.values()
+def _version(package: str) -> str | None:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
-def processes_that_fit(cores: int, free_bytes: int) -> int:
-    """How many processes may compile at once: a core for each but one, and room on the card."""
-    return max(1, min(cores - 1, free_bytes // (2 * PROCESS_BYTES)))
-
-
-def skeleton_of(request: CompileRequest, device: torch.device) -> DeviceModel:
-    """The model without its values."""
-    source = open_model(request.model, request.quantize)
-    family = family_of(source.config)
-    names = [name for name in source.names() if part_of(name) is not Part.MTP]
-    built = family.build(family.parse_config(source.config), SkeletonWeights(source, names, device))
-    return describe(built, device)
-
-
-_stages: dict[CompileRequest, Stage] = {}
-
-
-def _stage_of(request: CompileRequest, device: torch.device) -> Stage:
-    """The process's stage: one for all its shares. No kernel depends on the length of a conversation."""
-    if request not in _stages:
-        sizes = StageSizes(request.slots, CELL_ROWS, request.most_drafts)
-        _stages[request] = Stage(skeleton_of(request, device), sizes)
-    return _stages[request]
+def _report(on_progress: ProgressCallback | None, done: int, total: int) -> None:
+    if on_progress is not None:
+        on_progress(_STAGE, done, total)

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from strata.kernels.roads import uses_dependent_launches
+
 LEAST_CAPABILITY = (9, 0)
 
 
@@ -27,18 +29,10 @@ def _has_dependent_launches() -> bool:
 # (in the interpreter too) the functions below are empty. A kernel that is not launched as a dependent passes them by.
 HAS_DEPENDENT_LAUNCHES = tl.constexpr(_has_dependent_launches())
 
-_are_used = True
-
-
-def use_dependent_launches(are_used: bool) -> None:
-    """From now on launch kernels as dependents where the GPUs can, or never. Graphs stay as they were captured."""
-    global _are_used
-    _are_used = are_used
-
 
 def dependent_options() -> dict[str, bool]:
     """Options of a launch whose kernel begins with `begin_dependent` or `wait_for_predecessor`."""
-    return {"launch_pdl": True} if HAS_DEPENDENT_LAUNCHES and _are_used else {}
+    return {"launch_pdl": True} if HAS_DEPENDENT_LAUNCHES and uses_dependent_launches() else {}
 
 
 @triton.jit

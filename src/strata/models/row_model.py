@@ -67,7 +67,7 @@ class RowModel(ABC):
     def new_state(self) -> ModelState:
         return ModelState(0, [layer.new_state() for layer in self.layers])
 
-    def release(self, state: ModelState) -> None:
+    def release(self, state: ModelState) -> None:  # noqa: B027 - not abstract: families have nothing to add
         """See `LanguageModel.release`: what nobody refers to is freed by Python."""
 
     @torch.no_grad()

@@ -45,16 +45,20 @@ class PackedMatrix:
         return (self.codes, self.scales, self.super_scales, self.mins, self.super_mins)[array]
 
     def decode(self) -> torch.Tensor:
-        """The weights: float32 [rows, columns], (scale * integer - minimum) * post_scale, each step rounded."""
-        return torch.from_numpy(decode_rows(self.layout, self.to_rows(), self.post_scale))
+        """The weights: float32 [rows, columns], (scale * integer - minimum) * post_scale, each step rounded.
+
+        Computed in main memory; they lie where the arrays do.
+        """
+        values = torch.from_numpy(decode_rows(self.layout, self.to_rows(), self.post_scale))
+        return values.to(self.codes.device)
 
     def to_rows(self) -> RowMajor:
-        """The arrays with rows first, as `pack` took them."""
+        """The arrays with rows first, as `pack` took them; copies if they lie on a device."""
         layout = self.layout
         rows = layout.rows
 
         def read(array: Array, dtype: type, *shape: int) -> AnyArray:
-            return from_tiles(self.array(array).numpy(), dtype, rows, *shape)
+            return from_tiles(self.array(array).cpu().numpy(), dtype, rows, *shape)
 
         if layout.code.is_float:
             words = read(Array.CODES, float_codes.CARRIERS[layout.code], layout.columns)

@@ -63,7 +63,7 @@ def test_a_plain_decoder_has_no_gates_no_indexer_and_nothing_to_commit() -> None
     program = program_of("llama")
     attention = [f"attention: {step}" for step in ("in", "prepare", "attend", "out")]
     mlp = ["mlp: add, norm", "mlp: gate, up", "mlp: hidden", "mlp: down"]
-    assert steps(program.layers, 2) == ["mixer: add, norm", *attention, *mlp]
+    assert steps(program.layers, 1) == ["mixer: add, norm", *attention, *mlp]
     assert program.commit == []
 
 

@@ -53,13 +53,13 @@ def attention_prepare(
     """
     check_prepare(projected, rows, rotation, cells, layer, work)
     if takes_reference(work.query):
-        from strata.kernels.attention_rows import reference
+        from strata.kernels.attention_rows.reference import attention_prepare as by_definition
 
-        reference.attention_prepare(projected, rows, rotation, cells, layer, work)
+        by_definition(projected, rows, rotation, cells, layer, work)
     else:
-        from strata.kernels.attention_rows import triton
+        from strata.kernels.attention_rows.triton import attention_prepare as by_kernels
 
-        triton.attention_prepare(projected, rows, rotation, cells, layer, work)
+        by_kernels(projected, rows, rotation, cells, layer, work)
 
 
 def attention_choose(rows: WindowRows, cells: AttentionCells, shape: AttentionRowsShape, work: AttentionWork) -> None:
@@ -71,13 +71,13 @@ def attention_choose(rows: WindowRows, cells: AttentionCells, shape: AttentionRo
     """
     check_choose(rows, cells, shape, work)
     if takes_reference(work.query):
-        from strata.kernels.attention_rows import reference
+        from strata.kernels.attention_rows.reference import attention_choose as by_definition
 
-        reference.attention_choose(rows, cells, shape, work)
+        by_definition(rows, cells, shape, work)
     else:
-        from strata.kernels.attention_rows import triton
+        from strata.kernels.attention_rows.triton import attention_choose as by_kernels
 
-        triton.attention_choose(rows, cells, shape, work)
+        by_kernels(rows, cells, shape, work)
 
 
 def attention_attend(
@@ -95,10 +95,10 @@ def attention_attend(
     """
     check_attend(projected, rows, cells, shape, work, out)
     if takes_reference(work.query):
-        from strata.kernels.attention_rows import reference
+        from strata.kernels.attention_rows.reference import attention_attend as by_definition
 
-        reference.attention_attend(projected, rows, cells, shape, work, out)
+        by_definition(projected, rows, cells, shape, work, out)
     else:
-        from strata.kernels.attention_rows import triton
+        from strata.kernels.attention_rows.triton import attention_attend as by_kernels
 
-        triton.attention_attend(projected, rows, cells, shape, work, out)
+        by_kernels(projected, rows, cells, shape, work, out)

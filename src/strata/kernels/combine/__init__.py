@@ -28,9 +28,9 @@ def combine_rows(
 
         everything = torch.ones(count, ranks, dtype=torch.bool) if is_computed is None else is_computed
         return combine(rows, weights, everything, shared, shared_weights)
-    from strata.kernels.combine import triton
+    from strata.kernels.combine.triton import combine_rows as by_kernels
 
-    return triton.combine_rows(rows, weights, is_computed, shared, shared_weights)
+    return by_kernels(rows, weights, is_computed, shared, shared_weights)
 
 
 def _check(name: str, tensor: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -39,13 +39,13 @@ def delta_rows(
     """
     check_rows(projected, rows, state, vectors, shape, work, out, block_order)
     if takes_reference(projected):
-        from strata.kernels.delta_rows import reference
+        from strata.kernels.delta_rows.reference import delta_rows as by_definition
 
-        reference.delta_rows(projected, rows, state, vectors, shape, work, out, block_order)
+        by_definition(projected, rows, state, vectors, shape, work, out, block_order)
     else:
-        from strata.kernels.delta_rows import triton
+        from strata.kernels.delta_rows.triton import delta_rows as by_kernels
 
-        triton.delta_rows(projected, rows, state, vectors, shape, work, out, block_order)
+        by_kernels(projected, rows, state, vectors, shape, work, out, block_order)
 
 
 def commit_delta(
@@ -63,10 +63,10 @@ def commit_delta(
     """
     check_commit(states, projected, rows, accepted, vectors, shape)
     if takes_reference(projected):
-        from strata.kernels.delta_rows import reference
+        from strata.kernels.delta_rows.reference import commit_delta as by_definition
 
-        reference.commit_delta(states, projected, rows, accepted, vectors, shape)
+        by_definition(states, projected, rows, accepted, vectors, shape)
     else:
-        from strata.kernels.delta_rows import triton
+        from strata.kernels.delta_rows.triton import commit_delta as by_kernels
 
-        triton.commit_delta(states, projected, rows, accepted, vectors, shape)
+        by_kernels(states, projected, rows, accepted, vectors, shape)

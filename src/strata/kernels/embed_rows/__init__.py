@@ -29,10 +29,10 @@ def embed_rows(table: Sequence[PackedMatrix], tokens: torch.Tensor, streams_out:
     if rows == 0:
         return
     if takes_reference(tokens):
-        from strata.kernels.embed_rows import reference
+        from strata.kernels.embed_rows.reference import embed_rows as by_definition
 
-        reference.embed_rows(table, tokens, streams_out, streams)
+        by_definition(table, tokens, streams_out, streams)
         return
-    from strata.kernels.embed_rows import triton
+    from strata.kernels.embed_rows.triton import embed_rows as by_kernels
 
-    triton.embed_rows(table, tokens, streams_out, streams)
+    by_kernels(table, tokens, streams_out, streams)

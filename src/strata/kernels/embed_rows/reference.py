@@ -23,7 +23,8 @@ def embed_rows(table: Sequence[PackedMatrix], tokens: torch.Tensor, streams_out:
 
 
 def pick_rows(matrix: PackedMatrix, rows: torch.Tensor) -> PackedMatrix:
-    """The listed rows (int64 [n], n at least 1) as a matrix of their own in main memory."""
+    """The listed rows (int64 [n], n at least 1, on any device) as a matrix of their own in main memory."""
+    rows = rows.to(matrix.codes.device)
     layout = replace(matrix.layout, rows=rows.numel())
     tile, in_tile = rows // TILE_ROWS, rows % TILE_ROWS
     arrays = []

@@ -22,9 +22,9 @@ def expert_rows_on_gpu(blobs: ExpertBlobs, work: ExpertWork, x: torch.Tensor, ou
     if out.dtype != torch.float32 or tuple(out.shape) != wanted or not out.is_contiguous():
         raise ValueError(f"out must be contiguous float32 {list(wanted)}, not {out.dtype} {list(out.shape)}")
     if work.places.numel() and work.seats.numel():
-        from strata.kernels.expert_rows import triton
+        from strata.kernels.expert_rows.triton import expert_rows as by_kernels
 
-        triton.expert_rows(blobs, work, x, out)
+        by_kernels(blobs, work, x, out)
 
 
 def expert_rows_into(

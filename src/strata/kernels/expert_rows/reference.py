@@ -42,6 +42,8 @@ def fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     # What the addition lost, exactly (Knuth's two-sum).
     virtual = total - product
     lost = (product - (total - virtual)) + (addend - virtual)
+    if not lost.any():  # as a rule: a few bits times a few bits, added to something of their size
+        return total.float()
     bits = total.contiguous().view(torch.int64)
     away_from_zero = (lost > 0) == (total > 0)
     odd = torch.where(away_from_zero, bits + 1, bits - 1)

@@ -56,6 +56,6 @@ def silu_times_into(gate_up: torch.Tensor, readers: Sequence[MatrixLayout], out:
 
         by_definition(gate_up, out)
         return
-    from strata.kernels.gated_mlp import triton
+    from strata.kernels.gated_mlp.triton import silu_times_into as by_kernels
 
-    triton.silu_times_into(gate_up, out)
+    by_kernels(gate_up, out)

@@ -34,13 +34,13 @@ def ngram_gather(rows: WindowRows, history: torch.Tensor, table: PackedMatrix, h
     """
     check_gather(rows, history, table, hash, out)
     if takes_reference(history):
-        from strata.kernels.ngram_rows import reference
+        from strata.kernels.ngram_rows.reference import ngram_gather as by_definition
 
-        reference.ngram_gather(rows, history, table, hash, out)
+        by_definition(rows, history, table, hash, out)
     else:
-        from strata.kernels.ngram_rows import triton
+        from strata.kernels.ngram_rows.triton import ngram_gather as by_kernels
 
-        triton.ngram_gather(rows, history, table, hash, out)
+        by_kernels(rows, history, table, hash, out)
 
 
 def ngram_finish(
@@ -63,13 +63,13 @@ def ngram_finish(
     products = (key, value, query_normed)
     check_finish(products, rows, tail, vectors, shape, normed, out)
     if takes_reference(key):
-        from strata.kernels.ngram_rows import reference
+        from strata.kernels.ngram_rows.reference import ngram_finish as by_definition
 
-        reference.ngram_finish(products, rows, tail, vectors, shape, normed, out)
+        by_definition(products, rows, tail, vectors, shape, normed, out)
     else:
-        from strata.kernels.ngram_rows import triton
+        from strata.kernels.ngram_rows.triton import ngram_finish as by_kernels
 
-        triton.ngram_finish(products, rows, tail, vectors, shape, normed, out)
+        by_kernels(products, rows, tail, vectors, shape, normed, out)
 
 
 def commit_ngram(
@@ -82,10 +82,10 @@ def commit_ngram(
     """
     check_commit(history, tails, normed, rows, accepted)
     if takes_reference(history):
-        from strata.kernels.ngram_rows import reference
+        from strata.kernels.ngram_rows.reference import commit_ngram as by_definition
 
-        reference.commit_ngram(history, tails, normed, rows, accepted)
+        by_definition(history, tails, normed, rows, accepted)
     else:
-        from strata.kernels.ngram_rows import triton
+        from strata.kernels.ngram_rows.triton import commit_ngram as by_kernels
 
-        triton.commit_ngram(history, tails, normed, rows, accepted)
+        by_kernels(history, tails, normed, rows, accepted)

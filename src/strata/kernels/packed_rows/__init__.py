@@ -29,9 +29,9 @@ def packed_rows(matrix: PackedMatrix, x: torch.Tensor) -> torch.Tensor:
     _check_size(layout)
     if not x.shape[0]:
         return x.new_empty(0, layout.rows)
-    from strata.kernels.packed_rows import triton
+    from strata.kernels.packed_rows.triton import packed_rows as by_kernels
 
-    return triton.packed_rows(matrix, x.contiguous())
+    return by_kernels(matrix, x.contiguous())
 
 
 def multiply_into(matrices: Sequence[PackedMatrix], x: RowsOut, out: torch.Tensor) -> None:

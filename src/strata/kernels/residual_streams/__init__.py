@@ -35,13 +35,13 @@ def add_and_norm(
     if rows == 0:
         return
     if takes_reference(streams):
-        from strata.kernels.residual_streams import reference
+        from strata.kernels.residual_streams.reference import add_and_norm as by_definition
 
-        reference.add_and_norm(streams, addition, norm_scale, eps, streams_count, out)
+        by_definition(streams, addition, norm_scale, eps, streams_count, out)
         return
-    from strata.kernels.residual_streams import triton
+    from strata.kernels.residual_streams.triton import add_and_norm as by_kernels
 
-    triton.add_and_norm(streams, addition, norm_scale, eps, streams_count, out)
+    by_kernels(streams, addition, norm_scale, eps, streams_count, out)
 
 
 def _check_addition(addition: Addition, rows: int, streams: int, hidden: int) -> None:

@@ -60,9 +60,9 @@ def route_rows(
 
         by_definition(logits, rows, normalize, routes, shared)
         return
-    from strata.kernels.router import triton
+    from strata.kernels.router.triton import route_rows as by_kernels
 
-    triton.route_rows(logits, rows, normalize, routes, shared)
+    by_kernels(logits, rows, normalize, routes, shared)
 
 
 def _check(logits: torch.Tensor, rows: WindowRows, routes: Routes, shared: SharedGate | None) -> None:

@@ -30,13 +30,13 @@ def begin_window(plan: WindowPlan, variables: SlotVariables, rows: WindowRows) -
     """
     _check_window(plan, variables, rows)
     if takes_reference(rows.tokens):
-        from strata.kernels.sampler import reference
+        from strata.kernels.sampler.reference import begin_window as by_definition
 
-        reference.begin_window(plan, variables, rows)
+        by_definition(plan, variables, rows)
         return
-    from strata.kernels.sampler import triton
+    from strata.kernels.sampler.triton import begin_window as by_kernels
 
-    triton.begin_window(plan, variables, rows)
+    by_kernels(plan, variables, rows)
 
 
 def choose_tokens(
@@ -48,13 +48,13 @@ def choose_tokens(
     """
     _check_choice(logits, rows, variables, scratch, chosen)
     if takes_reference(logits):
-        from strata.kernels.sampler import reference
+        from strata.kernels.sampler.reference import choose_tokens as by_definition
 
-        reference.choose_tokens(logits, rows, variables, chosen)
+        by_definition(logits, rows, variables, chosen)
         return
-    from strata.kernels.sampler import triton
+    from strata.kernels.sampler.triton import choose_tokens as by_kernels
 
-    triton.choose_tokens(logits, rows, variables, scratch, chosen)
+    by_kernels(logits, rows, variables, scratch, chosen)
 
 
 def choose_unfiltered_tokens(
@@ -63,13 +63,13 @@ def choose_unfiltered_tokens(
     """The same in fewer launches, where no row's slot has `ChoiceOptions.has_filters`: nothing here checks that."""
     _check_choice(logits, rows, variables, scratch, chosen)
     if takes_reference(logits):
-        from strata.kernels.sampler import reference
+        from strata.kernels.sampler.reference import choose_tokens as by_definition
 
-        reference.choose_tokens(logits, rows, variables, chosen)
+        by_definition(logits, rows, variables, chosen)
         return
-    from strata.kernels.sampler import triton
+    from strata.kernels.sampler.triton import choose_unfiltered_tokens as by_kernels
 
-    triton.choose_unfiltered_tokens(logits, rows, variables, scratch, chosen)
+    by_kernels(logits, rows, variables, scratch, chosen)
 
 
 def accept_rows(
@@ -95,13 +95,13 @@ def accept_rows(
             f"{plan.segments} with {plan.most_drafts}"
         )
     if takes_reference(rows.tokens):
-        from strata.kernels.sampler import reference
+        from strata.kernels.sampler.reference import accept_rows as by_definition
 
-        reference.accept_rows(chosen, rows, plan, variables, accepted, results)
+        by_definition(chosen, rows, plan, variables, accepted, results)
         return
-    from strata.kernels.sampler import triton
+    from strata.kernels.sampler.triton import accept_rows as by_kernels
 
-    triton.accept_rows(chosen, rows, plan, variables, accepted, results)
+    by_kernels(chosen, rows, plan, variables, accepted, results)
 
 
 def _check_window(plan: WindowPlan, variables: SlotVariables, rows: WindowRows) -> None:

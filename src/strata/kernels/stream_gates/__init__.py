@@ -44,10 +44,10 @@ def stream_gates(
     if rows == 0:
         return
     if takes_reference(normed):
-        from strata.kernels.stream_gates import reference
+        from strata.kernels.stream_gates.reference import stream_gates as by_definition
 
-        reference.stream_gates(shares, normed, up, streams_count, out)
+        by_definition(shares, normed, up, streams_count, out)
         return
-    from strata.kernels.stream_gates import triton
+    from strata.kernels.stream_gates.triton import stream_gates as by_kernels
 
-    triton.stream_gates(shares, normed, up, streams_count, out)
+    by_kernels(shares, normed, up, streams_count, out)

@@ -1,0 +1,65 @@
+"""What a compiling process does: the work is every launch of every bucket once, and it answers whatever happens."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from strata.engine.compile_share import (
+    CompileRequest,
+    Share,
+    job_as_line,
+    job_of_line,
+    share_of_line,
+    skeleton_of,
+    step_groups,
+)
+from strata.engine.graphs import wanted_graphs
+from strata.engine.precompile import COMMAND
+from strata.engine.stage import Stage, StageSizes
+from tests.gpu.tiny_models import directory
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    request = CompileRequest(directory("qwen4_exp"), "code8", 2, 0, 0, Path("unused"))
+    return Stage(skeleton_of(request, CPU), StageSizes(2, 512))
+
+
+def test_the_groups_are_all_launches_of_all_that_is_run_once(stage: Stage) -> None:
+    launches = [launch for group in step_groups(stage) for launch in group]
+    wanted = {
+        id(launch) for variant, bucket in wanted_graphs(stage.buckets) for launch in stage.launches(variant, bucket)
+    }
+    assert len(launches) == len(wanted)
+    assert {id(launch) for launch in launches} == wanted
+    assert all(len({(launch.kind, launch.step) for launch in group}) == 1 for group in step_groups(stage))
+
+
+def test_every_step_of_a_skeleton_runs_over_no_rows(stage: Stage) -> None:
+    before = [tensor.clone() for tensor in stage.state.tensors]
+    for group in step_groups(stage):
+        for launch in group:
+            launch.run()
+    assert all(torch.equal(found, kept) for found, kept in zip(stage.state.tensors, before, strict=True))
+
+
+def test_a_job_is_a_line() -> None:
+    request = CompileRequest(Path("a model"), "code4", 3, 1, 2, Path("a folder"), dependent_launches=False)
+    line = job_as_line(request, 5, 8)
+    assert line.count(b"\n") == 1
+    assert job_of_line(line.decode()) == (request, 5, 8)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_the_process_answers_every_job_with_what_went_wrong(tmp_path: Path) -> None:
+    job = job_as_line(CompileRequest(directory("llama"), "none", 1, 0, 0, tmp_path), 0, 1)
+    assert COMMAND[0] == sys.executable
+    found = subprocess.run(COMMAND, input=2 * job, capture_output=True, check=True, timeout=120)
+    first, second = map(share_of_line, found.stdout.splitlines())
+    assert first == second == Share(0, first.failures)
+    assert len(first.failures) == 1
