@@ -2,6 +2,9 @@
 
 from dataclasses import fields
 
+import pytest
+
+from strata.cli.app import run
 from strata.cli.flags import EngineFlags, GenerationFlags, said
 from strata.settings import EngineSettings, GenerationSettings, resolve
 
@@ -19,3 +22,10 @@ def test_what_was_not_said_leaves_the_defaults() -> None:
 def test_what_was_said_reaches_the_settings() -> None:
     found = resolve(said(EngineFlags(drafts=2), GenerationFlags(temperature=0.5)), environment={})
     assert (found.engine.drafts, found.generation.temperature) == (2, 0.5)
+
+
+def test_sections_may_stay_unsaid_where_pydantic_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line parser then lets pydantic check every default against its type."""
+    pytest.importorskip("pydantic")
+    assert run(["generate", "hi", "--model", "nowhere"]) == 2
+    assert capsys.readouterr().err == "error: there is no model directory or GGUF file nowhere\n"

@@ -30,8 +30,8 @@ def chat(
     *,
     model: GivenPath | None = None,
     system: str | None = None,
-    engine: Annotated[EngineFlags, FLAT] = None,
-    generation: Annotated[GenerationFlags, FLAT] = None,
+    engine: Annotated[EngineFlags | None, FLAT] = None,
+    generation: Annotated[GenerationFlags | None, FLAT] = None,
 ) -> int:
     """Talk with a model. Ctrl-C ends a reply; at the prompt, twice, it leaves.
 

@@ -37,7 +37,7 @@ def doctor(
     model: GivenPath | None = None,
     limit_s: float = 30.0,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    engine: Annotated[EngineFlags, FLAT] = None,
+    engine: Annotated[EngineFlags | None, FLAT] = None,
 ) -> None:
     """Look at this PC, measure its memories, and say what strata would do here with a model.
 

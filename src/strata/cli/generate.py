@@ -30,8 +30,8 @@ def generate(
     system: str | None = None,
     stop: Annotated[list[str] | None, Parameter(negative="")] = None,
     quiet: Annotated[bool, Parameter(negative="")] = False,
-    engine: Annotated[EngineFlags, FLAT] = None,
-    generation: Annotated[GenerationFlags, FLAT] = None,
+    engine: Annotated[EngineFlags | None, FLAT] = None,
+    generation: Annotated[GenerationFlags | None, FLAT] = None,
 ) -> int:
     """Answer one prompt, or continue a text.
 

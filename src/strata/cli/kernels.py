@@ -27,7 +27,7 @@ def kernels(
     *,
     model: GivenPath | None = None,
     compile_all: Annotated[bool, Parameter(name="--precompile", negative="")] = False,
-    engine: Annotated[EngineFlags, FLAT] = None,
+    engine: Annotated[EngineFlags | None, FLAT] = None,
 ) -> None:
     """Say which compiled kernels are kept; with --precompile compile those of a model first.
 

@@ -25,9 +25,9 @@ def serve(
     /,
     *,
     model: Path | None = None,
-    server: Annotated[ServerFlags, FLAT] = None,
-    engine: Annotated[EngineFlags, FLAT] = None,
-    generation: Annotated[GenerationFlags, FLAT] = None,
+    server: Annotated[ServerFlags | None, FLAT] = None,
+    engine: Annotated[EngineFlags | None, FLAT] = None,
+    generation: Annotated[GenerationFlags | None, FLAT] = None,
 ) -> int:
     """Answer clients over HTTP until Ctrl-C.
 
