@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -69,10 +70,15 @@ def test_an_interrupt_ends_the_processes(compiler: Any) -> None:
     started = compiler("never")
 
     def interrupt(_: str, done: int, total: int) -> None:
-        threading.Timer(0.3, os.kill, (os.getpid(), 2)).start()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    with pytest.raises(KeyboardInterrupt):
-        precompile(REQUEST, 2, interrupt)
+    # a shell starts what runs in the background with SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            precompile(REQUEST, 2, interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [process.returncode for process in started] == [-9, -9]
 
 
