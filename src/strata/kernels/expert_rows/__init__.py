@@ -1,30 +1,10 @@
 """Expert rows as docs/storage-codes.md defines them: checks, and the choice of road. Knows no model."""
 
-import torch
-
 from strata.kernels.expert_rows.buffers import ExpertBuffers, SharedExpert
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
 from strata.kernels.packed_rows import check_rows
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.roads import takes_reference
-
-
-def expert_rows_on_gpu(blobs: ExpertBlobs, work: ExpertWork, x: torch.Tensor, out: torch.Tensor) -> None:
-    """Compute the listed places of out float32 [rows, ranks, hidden] from x float32 [rows, hidden]; leave others alone.
-
-    The blobs lie in the GPU's memory or in pinned host memory; the bits are those of `reference.expert_rows` and of the
-    C++ library. Launches only: safe to capture in a graph.
-    """
-    hidden = blobs.layout.gate.columns
-    wanted = (x.shape[0], work.ranks, hidden)
-    if x.dtype != torch.float32 or x.dim() != 2 or x.shape[1] != hidden or not x.is_contiguous():
-        raise ValueError(f"rows must be contiguous float32 [n, {hidden}], not {x.dtype} {list(x.shape)}")
-    if out.dtype != torch.float32 or tuple(out.shape) != wanted or not out.is_contiguous():
-        raise ValueError(f"out must be contiguous float32 {list(wanted)}, not {out.dtype} {list(out.shape)}")
-    if work.places.numel() and work.seats.numel():
-        from strata.kernels.expert_rows.triton import expert_rows as by_kernels
-
-        by_kernels(blobs, work, x, out)
 
 
 def expert_rows_into(
@@ -34,7 +14,7 @@ def expert_rows_into(
 
     x: rows as gate and up read them. Two launches where gate and up have one layout and no code is a float one, else
     three or four, the shared expert among them; nothing is allocated: safe to capture in a graph. The bits are those
-    of `expert_rows_on_gpu`. Raises ValueError for other shapes, or rows that are missing.
+    of `reference.expert_rows` and of the C++ library. Raises ValueError for other shapes, or rows that are missing.
     """
     is_reference = takes_reference(buffers.by_rank)
     _check(blobs, work, x, buffers, shared, is_reference)
