@@ -73,8 +73,8 @@ def test_a_peer_that_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_p
     play_peer(monkeypatch, 'print(\'{"error": "no such file"}\')')
     with pytest.raises(EngineError, match="no such file"):
         PeerProcess(PeerPlan(tmp_path / "model.gguf", 1), 100)
-    play_peer(monkeypatch, "pass")
-    with pytest.raises(EngineError, match="without an answer"):
+    play_peer(monkeypatch, "import sys; sys.exit(7)")
+    with pytest.raises(EngineError, match="without an answer, with exit code 7"):
         PeerProcess(PeerPlan(tmp_path / "model.gguf", 1), 100)
 
 

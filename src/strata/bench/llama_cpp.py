@@ -43,12 +43,11 @@ class LlamaCppModel:
         import llama_cpp
 
         self._api: Any = llama_cpp
-        if on_gpu and not list(Path(llama_cpp.__file__).parent.glob("lib/libggml-cuda*")):
-            raise EngineError(f"this llama.cpp was built without a GPU: {HOW_TO_GET_IT_FOR_GPUS}")
-        if not on_gpu:  # with a GPU, a log of our own and the question whether there is one ended in a crash (0.3.36)
-            self._silence = llama_cpp.llama_log_callback(lambda level, text, data: None)
-            llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
+        self._silence = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
+        if on_gpu and not llama_cpp.llama_supports_gpu_offload():
+            raise EngineError(f"this llama.cpp was built without a GPU: {HOW_TO_GET_IT_FOR_GPUS}")
         model_options = llama_cpp.llama_model_default_params()
         model_options.n_gpu_layers = ALL_LAYERS if on_gpu else 0
         self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), model_options)

@@ -214,7 +214,7 @@ class PeerProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise EngineError("llama.cpp's process ended without an answer")
+            raise EngineError(f"llama.cpp's process ended without an answer, with exit code {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise EngineError(answer["error"])
