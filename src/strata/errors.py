@@ -9,6 +9,7 @@ Knows no part of the engine; what each part refuses is decided where the part li
     │   └── WeightFileError  a weight file: missing, truncated, of the wrong shape, not finite
     ├── TextError          tokenizer or chat template
     │   └── TemplateError    the template failed, ran too long or wrote too much
+    ├── TraceError         a recorded trace of expert choices cannot be read, written or used
     ├── RequestError       what was asked: empty prompt, prompt too long, option out of range
     └── EngineError        the engine failed while it ran (numbers not finite, out of memory)
         └── DeviceLostError  the GPU, or its driver, gave up: nothing runs there until the process is started again
@@ -41,6 +42,10 @@ class TextError(StrataError):
 
 class TemplateError(TextError):
     """The chat template failed, ran longer than its limit or wrote more than its limit."""
+
+
+class TraceError(StrataError):
+    """A recorded trace cannot be read, written or used; the text names the file, the field and the value."""
 
 
 class RequestError(StrataError):

@@ -46,7 +46,24 @@ def test_a_setting_that_is_on_can_be_switched_off(
 @pytest.mark.skipif(bool(read_gpus()), reason="there is a GPU")
 def test_without_a_card_nothing_is_compiled(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["kernels", "--precompile"]) == 2
-    assert "torch sees none" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("error: --precompile does not work here, kernels are compiled for a card: torch ")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_cache_that_is_no_folder_is_refused(
+    is_there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    place = str(file) if is_there else ""
+    assert run(["kernels", "--kernel-cache", place]) == 2
+    assert f"setting kernel_cache: {place!r} is no folder" in capsys.readouterr().err
+
+
+def test_a_model_whose_kernels_are_not_asked_for_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["kernels", "--model", "nosuch"]) == 2
+    assert "--precompile" in capsys.readouterr().err
 
 
 def test_what_was_compiled_is_marked_so_that_a_start_need_not_look(

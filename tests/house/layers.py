@@ -23,7 +23,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 GROUND = len(LAYERS) - 1  # these few may know each other
 
 # Parts that decide with integers, seconds and text: no tensor reaches them, not even through what they import.
-WITHOUT_TORCH = ("scheduler", "server", "engine.client", "types", "settings", "errors", "cli.app")
+WITHOUT_TORCH = (
+    "scheduler",
+    "server",
+    "engine.client",
+    "experts.cache",
+    "experts.replay",
+    "types",
+    "settings",
+    "errors",
+    "cli.app",
+)
 
 # Of the engine, the scheduler knows the values that both speak in; what runs a step is handed to it.
 SCHEDULER_KNOWS = ("engine.control", "engine.messages", "engine.request", "engine.steps")

@@ -28,6 +28,7 @@ COMMANDS = {
     "convert": ("strata.cli.convert:convert", "Write a model directory as a GGUF file."),
     "synth": ("strata.cli.synth:synth", "Write a model of random weights, of any family and size."),
     "kernels": ("strata.cli.kernels:kernels", "Say which kernels are compiled for the card, and compile a model's."),
+    "trace": ("strata.cli.trace:app", "Record which experts a model chooses; replay what a cache would have found."),
     "bench": ("strata.cli.bench:app", "Measure: beside llama.cpp on the same file."),
 }
 

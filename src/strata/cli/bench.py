@@ -3,7 +3,6 @@
 Knows flags and tables; what is measured and how is in `strata.bench`.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -17,6 +16,7 @@ from strata.cli.bench_kernels import kernels
 from strata.cli.bench_serve import serve
 from strata.cli.console import printable
 from strata.cli.flags import GivenPath
+from strata.cli.report_file import check_report_file, write_report
 from strata.errors import SettingsError
 from strata.hardware import read_cpu
 
@@ -37,7 +37,7 @@ def peer(
     rounds: int = 5,
     prompt_tokens: int = 256,
     decode_tokens: int = 32,
-    json: Path | None = None,
+    json: GivenPath | None = None,
 ) -> None:
     """Run one GGUF file in Strata and in llama.cpp, in turns, and compare their speed.
 
@@ -64,12 +64,12 @@ def peer(
         raise SettingsError("strata bench peer compares on the processor or on the GPU: give --cpu or --gpu")
     if rounds < 1 or prompt_tokens < 1 or decode_tokens < 2:
         raise SettingsError("--rounds and --prompt-tokens must be at least 1, --decode-tokens at least 2")
+    check_report_file(json)
     device = "cuda" if gpu else "cpu"
     plan = PeerPlan(model, threads or read_cpu().usable_cores, rounds, prompt_tokens, decode_tokens, device)
     report = compare_with_peer(plan)
     _show(report)
-    if json is not None:
-        json.write_text(report.as_json() + "\n", "utf-8")
+    write_report(json, report.as_json())
 
 
 def _show(report: PeerReport) -> None:

@@ -16,6 +16,7 @@ from strata.bench.synthetic_model import make_model, require_room, synthetic_con
 from strata.bench.window_ops import OpTime, check_ops, measure_ops
 from strata.cli.bench_decode import check_ranges, copy_rate, use_kept_kernels
 from strata.cli.console import progress_bar
+from strata.cli.report_file import write_report
 from strata.errors import SettingsError
 from strata.models.device.synthetic import SyntheticForm
 
@@ -45,8 +46,7 @@ def measure_card(plan: CardPlan, file: Path | None) -> None:
         ops = measure_ops(make_model(config, form, device), plan.slots, plan.context, plan.rounds, rate, progress)
     facts = {"card": torch.cuda.get_device_name(), **asdict(plan), "checked_ops": checked, "copy_gb_per_s": rate}
     show_ops(facts, ops, Console(highlight=False))
-    if file is not None:
-        file.write_text(json.dumps({**facts, "ops": [asdict(op) for op in ops]}, indent=2) + "\n", "utf-8")
+    write_report(file, json.dumps({**facts, "ops": [asdict(op) for op in ops]}, indent=2))
 
 
 def show_ops(facts: dict[str, object], ops: list[OpTime], console: Console) -> None:

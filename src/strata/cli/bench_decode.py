@@ -6,7 +6,6 @@ Knows flags and the table; what is measured and when it may be shown is in `stra
 import json as json_text
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,8 +18,9 @@ from strata.bench.decode import DecodePlan, DecodeSpeed, measure_decode, speed_a
 from strata.bench.spread import Spread
 from strata.bench.synthetic_model import make_model, require_room, synthetic_config
 from strata.cli.console import progress_bar
-from strata.cli.flags import WholeNumber
+from strata.cli.flags import GivenPath, WholeNumber
 from strata.cli.model_report import gib
+from strata.cli.report_file import check_report_file, write_report
 from strata.errors import SettingsError
 from strata.kernels.compiled import use_cache
 from strata.models.config_fields import MOST_LAYERS
@@ -45,7 +45,7 @@ def decode(
     profile: Annotated[bool, Parameter(negative="")] = False,
     tiny: Annotated[bool, Parameter(negative="")] = False,
     seed: WholeNumber = 0,
-    json: Path | None = None,
+    json: GivenPath | None = None,
 ) -> None:
     """Decode with a model of the published shape and random weights, made in the card's memory.
 
@@ -78,6 +78,7 @@ def decode(
     has_card = torch.cuda.is_available()
     if not has_card and not tiny:
         raise SettingsError("strata bench decode measures a card, and torch sees none here: --tiny tries it without")
+    check_report_file(json)
     device, form = torch.device("cuda" if has_card else "cpu"), SyntheticForm(experts_bits, dense_bits, seed)
     config = synthetic_config(layers, tiny)
     if has_card:
@@ -90,9 +91,8 @@ def decode(
         speeds = measure_decode(model, plan, copy_gb_per_s, progress)
     facts = _facts(device, form, copy_gb_per_s) | {"layers": layers, "tiny": tiny, "plan": asdict(plan)}
     show(facts, speeds, Console(highlight=False))
-    if json is not None:
-        everything = {**facts, "speeds": [speed_as_json(speed) for speed in speeds]}
-        json.write_text(json_text.dumps(everything, indent=2) + "\n", "utf-8")
+    everything = {**facts, "speeds": [speed_as_json(speed) for speed in speeds]}
+    write_report(json, json_text.dumps(everything, indent=2))
 
 
 def check_ranges(layers: int, contexts: Sequence[int], slots: Sequence[int], counts: Mapping[str, int]) -> None:

@@ -3,7 +3,6 @@
 Knows flags and the tables; what is measured and when it may be shown is in `strata.bench.kernels` and `window_ops`.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,6 +13,8 @@ from rich.text import Text
 from strata.bench.kernels import KernelPlan, KernelReport, measure_kernels
 from strata.bench.spread import Spread
 from strata.cli.bench_card import CardPlan, measure_card
+from strata.cli.flags import GivenPath
+from strata.cli.report_file import check_report_file, write_report
 from strata.errors import SettingsError
 from strata.hardware import read_cpu
 
@@ -32,7 +33,7 @@ def kernels(
     slots: int = 1,
     context: int = 1024,
     layers: int = 12,
-    json: Path | None = None,
+    json: GivenPath | None = None,
 ) -> None:
     """Measure kernels against plain reading and copying: the C++ library's experts, or every op of a card's windows.
 
@@ -67,6 +68,7 @@ def kernels(
     """
     if cpu == gpu:
         raise SettingsError("strata bench kernels measures one of the two: give --cpu or --gpu")
+    check_report_file(json)
     if gpu:
         measure_card(CardPlan(slots, context, layers, rounds), json)
         return
@@ -76,8 +78,7 @@ def kernels(
     counts = threads or doubled_up_to(read_cpu().usable_cores)
     report = measure_kernels(KernelPlan(tuple(counts), hidden, width, rows, experts, mib, rounds))
     show(report, Console(highlight=False))
-    if json is not None:
-        json.write_text(report.as_json() + "\n", "utf-8")
+    write_report(json, report.as_json())
 
 
 def doubled_up_to(most: int) -> tuple[int, ...]:

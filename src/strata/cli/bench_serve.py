@@ -1,13 +1,13 @@
 """`strata bench serve`: load on a running server. Knows flags and a table; what is measured is in `strata.bench`."""
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from strata.bench.serve import LoadPlan, LoadReport, run_load
 from strata.cli.console import printable
+from strata.cli.flags import GivenPath
+from strata.cli.report_file import check_report_file, write_report
 from strata.errors import EngineError
 
 _ROWS = {"ttft": "time to first token", "tpot": "time a token", "itl": "gap between pieces", "e2el": "whole request"}
@@ -25,7 +25,7 @@ def serve(
     leave_share: float = LoadPlan.leave_share,
     requests_a_second: float | None = None,
     seed: int = LoadPlan.seed,
-    json: Path | None = None,
+    json: GivenPath | None = None,
 ) -> None:
     """Ask a running server from many clients at once and show what they waited for.
 
@@ -53,10 +53,10 @@ def serve(
         Also write everything to this file, under the names of vLLM's benchmark.
     """
     plan = LoadPlan(url, api_key, clients, requests, prompt_words, reply_tokens, leave_share, requests_a_second, seed)
+    check_report_file(json)
     report = run_load(plan)
-    if json is not None:
-        json.write_text(report.as_json() + "\n", "utf-8")
     _show(report)
+    write_report(json, report.as_json())
     if report.completed + report.left == 0:
         raise EngineError(f"no request was answered: {'; '.join(report.details)}")
 

@@ -3,8 +3,6 @@
 Knows where a prompt comes from and where its reply goes; the reply is made by `strata.api`.
 """
 
-import os
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -13,11 +11,11 @@ from strata.api import Engine, Generation, default_options
 from strata.cli.console import progress_bar, report_notices, statistics_line, write_line
 from strata.cli.exit_codes import EXIT_INTERRUPTED, EXIT_OK
 from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, GivenPath, said
+from strata.cli.prompts import argument_text, read_prompt
 from strata.cli.reply import stream_reply
 from strata.errors import EngineError, RequestError
 from strata.sampling.options import SamplingOptions
 from strata.settings import resolve
-from strata.text.tokenizer import decode_utf8
 from strata.types import FinishReason, Message
 
 
@@ -51,10 +49,10 @@ def generate(
         No line of statistics.
     """
     settings = resolve(said(engine, generation))
-    stops = tuple(_argument(text, "--stop") for text in stop or ())
+    stops = tuple(argument_text(text, "--stop") for text in stop or ())
     options = default_options(settings.generation, stop=stops)
-    system = None if system is None else _argument(system, "--system")
-    text = _read_prompt(prompt, raw=raw)
+    system = None if system is None else argument_text(system, "--system")
+    text = read_prompt(prompt, raw=raw)
     with progress_bar() as progress, Engine(model, settings=settings, progress=progress) as opened:
         report_notices(opened.notices)
         reply = _start(opened, text, system, options, raw=raw)
@@ -64,25 +62,6 @@ def generate(
     if finished.error is not None:
         raise EngineError(finished.error)
     return EXIT_INTERRUPTED if finished.reason is FinishReason.CANCELLED else EXIT_OK
-
-
-def _argument(text: str, what: str) -> str:
-    """A text from the command line, where the shell may hand over any bytes."""
-    return decode_utf8(os.fsencode(text), what)
-
-
-def _read_prompt(prompt: str, *, raw: bool) -> str:
-    """The prompt's text; the line feed that ends what a shell pipes in is no part of a message."""
-    if prompt != "-":
-        text = _argument(prompt, "the prompt")
-    elif sys.stdin is None:
-        raise RequestError("standard input is closed: give the prompt as an argument")
-    else:
-        text = decode_utf8(sys.stdin.buffer.read(), "standard input")
-        text = text if raw else text.rstrip("\n")
-    if not text:
-        raise RequestError("the prompt is empty: give some text")
-    return text
 
 
 def _start(engine: Engine, prompt: str, system: str | None, options: SamplingOptions, *, raw: bool) -> Generation:

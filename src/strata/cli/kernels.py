@@ -17,7 +17,7 @@ from strata.cli.console import printable, progress_bar
 from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
 from strata.engine.precompile import mark_compiled, marker_of, precompile, processes_that_fit
 from strata.errors import SettingsError
-from strata.hardware import read_cpu, read_gpus, read_memory
+from strata.hardware import read_cpu, read_gpus, read_memory, why_no_gpu
 from strata.kernels.compiled import CachedKernels, cached_kernels
 from strata.settings import EngineSettings, kernel_cache_folder, resolve
 from strata.weights.opening import open_model
@@ -39,6 +39,8 @@ def kernels(
         Compile what the model's windows need, in as many processes as fit. The folder may be copied to other PCs with
         the same card and driver.
     """
+    if model is not None and not compile_all:
+        raise SettingsError("--model says whose kernels --precompile compiles: give both, or neither")
     settings = resolve(said(engine)).engine
     console = Console(highlight=False)
     if compile_all:
@@ -61,7 +63,7 @@ def show(cached: CachedKernels, console: Console) -> None:
 
 def _compile(model: Path, settings: EngineSettings) -> int:
     if not read_gpus():
-        raise SettingsError("--precompile does not work here: kernels are compiled for a card, and torch sees none")
+        raise SettingsError(f"--precompile does not work here, kernels are compiled for a card: {why_no_gpu()}")
     source = open_model(model, settings.quantize)
     card = choose_device(source, replace(settings, device="cuda")).card
     assert card is not None  # anything else was refused

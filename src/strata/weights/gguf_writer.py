@@ -22,7 +22,7 @@ from strata.weights.gguf_metadata import ARRAY, BOOL, SCALARS, TEXT
 from strata.weights.gguf_types import GgmlType
 from strata.weights.json_files import reason_of
 from strata.weights.new_path import folder_of_new, nothing_can_be_made
-from strata.weights.writer import SPARE_DISK_BYTES
+from strata.weights.writer import SPARE_DISK_BYTES, no_room
 
 _KIND_OF = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "u64": 10, "i64": 11,
             "f64": 12}  # fmt: skip
@@ -74,7 +74,7 @@ def write_gguf(
         with os.fdopen(descriptor, "wb") as out:
             free = disk_free_bytes(parent)  # asked after the file is made: where none can be, no room is not the reason
             if needed + SPARE_DISK_BYTES > free:
-                raise _no_room(parent, needed, free)
+                raise no_room(parent, "file", needed, free, "type")
             out.write(header)
             for tensor in tensors:
                 _write_tensor(out, tensor, on_progress)
@@ -82,7 +82,7 @@ def write_gguf(
         partial.rename(target)
     except OSError as failure:
         if failure.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_room(parent, needed, disk_free_bytes(parent)) from None
+            raise no_room(parent, "file", needed, disk_free_bytes(parent), "type") from None
         raise StrataError(f"{target} cannot be written: {reason_of(failure)}") from None
     finally:
         partial.unlink(missing_ok=True)
@@ -134,10 +134,3 @@ def _write_tensor(out: BinaryIO, tensor: OutTensor, on_progress: Callable[[int, 
         on_progress(data.nbytes, tensor.name)
     assert written == tensor.stored_bytes, f"{tensor.name}: {written} of {tensor.stored_bytes} bytes"
     out.write(bytes(_padded(written) - written))
-
-
-def _no_room(parent: Path, needed: int, free: int) -> StrataError:
-    return StrataError(
-        f"the disk of {parent} has no room: the file takes {needed / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free "
-        f"and {SPARE_DISK_BYTES >> 20} MiB stay free; nothing was kept. Give another place or a smaller type"
-    )

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from strata.errors import ModelError
+from strata.errors import StrataError
 
 MAX_JSON_BYTES = 256 << 20  # an index of a million tensors takes about 100 MB
 
@@ -17,12 +17,12 @@ class _DuplicateKeyError(ValueError):
     """An object of the file names one key twice."""
 
 
-def load_json_object(path: Path, error: type[ModelError]) -> dict[str, Any]:
+def load_json_object(path: Path, error: type[StrataError]) -> dict[str, Any]:
     """The JSON object in `path`. Every defect is raised as `error` with one sentence that names the file."""
     return parse_json_object(read_regular_file(path, MAX_JSON_BYTES, error), str(path), error)
 
 
-def read_regular_file(path: Path, limit_bytes: int, error: type[ModelError]) -> bytes:
+def read_regular_file(path: Path, limit_bytes: int, error: type[StrataError]) -> bytes:
     """All bytes of a regular file of at most `limit_bytes`; anything else is raised as `error`."""
     try:
         status = path.stat()
@@ -35,7 +35,7 @@ def read_regular_file(path: Path, limit_bytes: int, error: type[ModelError]) -> 
         raise error(f"{path} cannot be read: {reason_of(failure)}") from None
 
 
-def parse_json_object(data: bytes, what: str, error: type[ModelError]) -> dict[str, Any]:
+def parse_json_object(data: bytes, what: str, error: type[StrataError]) -> dict[str, Any]:
     """`data` as a JSON object without duplicate keys. `what` names the place in the sentences."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique_keys)

@@ -92,25 +92,30 @@ def new_directory(target: Path, needed_bytes: int) -> Iterator[Path]:
     try:
         free = disk_free_bytes(parent)  # asked after a folder is made: where none can be, no room is not the reason
         if needed_bytes + SPARE_DISK_BYTES > free:
-            raise _no_room(parent, needed_bytes, free)
+            raise no_room(parent, "model", needed_bytes, free, "model")
         partial.chmod(0o755)  # mkdtemp's 0o700 would outlive the rename
         yield partial
         partial.rename(target)
     except OSError as failure:
         shutil.rmtree(partial, ignore_errors=True)
         if failure.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_room(parent, needed_bytes, disk_free_bytes(parent)) from None
+            raise no_room(parent, "model", needed_bytes, disk_free_bytes(parent), "model") from None
         raise StrataError(f"{target} cannot be written: {reason_of(failure)}") from None
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _no_room(parent: Path, needed_bytes: int, free: int) -> StrataError:
+def no_room(parent: Path, what: str, needed: int, free: int, smaller: str) -> StrataError:
+    """The refusal of a disk that has too few bytes free; `smaller` says of what less would fit."""
     return StrataError(
-        f"the disk of {parent} has no room: the model takes {needed_bytes / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are "
-        f"free and {SPARE_DISK_BYTES >> 20} MiB stay free; nothing was kept. Give another place or a smaller model"
+        f"the disk of {parent} has no room: the {what} takes {_in_words(needed)}, {_in_words(free)} are free and "
+        f"{SPARE_DISK_BYTES >> 20} MiB stay free; nothing was kept. Give another place or a smaller {smaller}"
     )
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"
 
 
 def _write_shard(file: Path, tensors: Iterable[PlannedTensor], on_progress: Callable[[int, str], None]) -> None:

@@ -1,0 +1,181 @@
+"""Which experts have seats in a card's memory: counts that fade, and which resident gives way to which miss.
+
+Knows numbers only, of the layers of one device; knows no tensor, no copy and no clock. Whoever drives it says which
+experts windows asked for, which may not be touched and when copies have landed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.errors import SettingsError
+
+
+class ExpertId(NamedTuple):
+    """One routed expert of one of the device's layers that have experts."""
+
+    layer: int
+    expert: int
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A seat changes hands: `victim` loses it at once, `arrival` has it when its bytes have landed."""
+
+    arrival: ExpertId
+    victim: ExpertId
+
+
+@dataclass(frozen=True)
+class SwapRule:
+    """When residents are replaced. Raises SettingsError for values that make no rule.
+
+    The defaults were chosen by replay (docs/log.md, 2026-11-30).
+    """
+
+    every: int = 1  # windows between two rounds
+    most_swaps: int = 64  # of a round
+    margin: float = 2.0  # by how much a miss must lead
+    decay: float = 0.96  # what is left of every count after a round: half of it after 17 windows
+
+    def __post_init__(self) -> None:
+        limits = {"every": (1, 1 << 20), "most_swaps": (0, 1 << 20), "margin": (0, 1e6), "decay": (0, 1)}
+        for field in fields(self):
+            value, (low, high) = getattr(self, field.name), limits[field.name]
+            if not low <= value <= high:
+                raise SettingsError(f"swap rule: {field.name} is {value}; {low:g} to {high:g} works")
+
+
+@dataclass(frozen=True)
+class CacheView:
+    """All that a decision sees. Arrays are [layers, experts]; nobody writes to them while it is made."""
+
+    counts: NDArray[np.float32]  # windows that asked for an expert, older ones counting less
+    is_resident: NDArray[np.bool_]
+    is_pinned: NDArray[np.bool_]  # may neither come nor go
+    blob_bytes: NDArray[np.int64]  # [layers]: of one expert
+
+
+def place_hottest(heat: NDArray[np.generic], blob_bytes: Sequence[int], room_bytes: int) -> NDArray[np.bool_]:
+    """Who has a seat at the start: the hottest experts of all layers together that fit into `room_bytes`.
+
+    `heat` [layers, experts] is how often a profile saw them. Among equals every layer gets one expert before any gets
+    a second one, so that without a profile the seats are spread. Where blobs differ in size, a smaller one may still
+    fit after a larger one did not.
+    """
+    layers, experts = heat.shape
+    layer_of = np.repeat(np.arange(layers), experts)
+    expert_of = np.tile(np.arange(experts), layers)
+    order = np.lexsort((layer_of, expert_of, -heat.astype(np.float64).ravel()))
+    sizes = np.asarray(blob_bytes, np.int64)[layer_of[order]]
+    is_placed = np.zeros(layers * experts, bool)
+    free = room_bytes
+    while len(order):
+        fitting = int(np.searchsorted(np.cumsum(sizes), free, side="right"))
+        is_placed[order[:fitting]] = True
+        free -= int(sizes[:fitting].sum())
+        is_small = sizes[fitting:] <= free  # the first that did not fit is not among them
+        order, sizes = order[fitting:][is_small], sizes[fitting:][is_small]
+    return is_placed.reshape(layers, experts)
+
+
+class ExpertCache:
+    """Counts, residents and pins of one device, and the swaps that a rule makes of them. Not thread-safe.
+
+    Every seat that was placed at the start stays a seat. An arrival is on its way, and pinned, until `land` is called.
+    """
+
+    def __init__(self, is_placed: NDArray[np.bool_], blob_bytes: Sequence[int], rule: SwapRule) -> None:
+        """`is_placed` [layers, experts]: who has a seat, as `place_hottest` says; `blob_bytes` [layers]."""
+        self.is_resident = is_placed.copy()  # for reading only
+        self._rule = rule
+        self._blob_bytes = np.asarray(blob_bytes, np.int64)
+        self._counts = np.zeros(is_placed.shape, np.float32)
+        self._pins = np.zeros(is_placed.shape, np.int32)
+        self._landing: set[ExpertId] = set()
+        self._windows = 0
+
+    @property
+    def view(self) -> CacheView:
+        """What the next decision would see."""
+        return CacheView(self._counts, self.is_resident, self._pins > 0, self._blob_bytes)
+
+    def note_window(self, layers: NDArray[np.integer], experts: NDArray[np.integer]) -> list[Swap]:
+        """Count the distinct experts that a window asked for; if a round is due, the swaps that begin now.
+
+        Their victims are no residents any more when this returns.
+        """
+        self._counts[layers, experts] += 1
+        self._windows += 1
+        if self._windows % self._rule.every:
+            return []
+        swaps = choose_swaps(self.view, self._rule)
+        self._counts *= np.float32(self._rule.decay)
+        for swap in swaps:
+            self.is_resident[swap.victim] = False
+            self._pins[swap.arrival] += 1
+        self._landing.update(swap.arrival for swap in swaps)
+        return swaps
+
+    def land(self, arrival: ExpertId) -> None:
+        """Its bytes are in the seat. Raises ValueError for an expert that is not on its way."""
+        if arrival not in self._landing:
+            raise ValueError(f"expert {arrival.expert} of layer {arrival.layer} is not on its way to a seat")
+        self._landing.remove(arrival)
+        self._pins[arrival] -= 1
+        self.is_resident[arrival] = True
+
+    def pin(self, layers: NDArray[np.integer], experts: NDArray[np.integer]) -> None:
+        """A window in flight uses these experts, each named once: they keep their seats until `unpin`."""
+        self._pins[layers, experts] += 1
+
+    def unpin(self, layers: NDArray[np.integer], experts: NDArray[np.integer]) -> None:
+        """The window has ended. Raises ValueError for experts that were not pinned."""
+        if np.any(self._pins[layers, experts] < 1):
+            raise ValueError("an expert that is to be unpinned was not pinned")
+        self._pins[layers, experts] -= 1
+
+
+def choose_swaps(view: CacheView, rule: SwapRule) -> list[Swap]:
+    """The swaps of a round, most gained first: the misses asked for most often against the residents asked for least.
+
+    A pair is a swap if count(miss) > count(resident) + margin. A seat is as large as the blob that it was made for, so
+    an expert comes in place of one whose blob has the same size.
+    """
+    found: list[tuple[float, Swap]] = []
+    for size in np.unique(view.blob_bytes):
+        may_move = (view.blob_bytes == size)[:, None] & ~view.is_pinned
+        found += _pairs(view.counts, may_move & ~view.is_resident, may_move & view.is_resident, rule)
+    found.sort(key=lambda pair: -pair[0])
+    return [swap for _, swap in found[: rule.most_swaps]]
+
+
+def _pairs(
+    counts: NDArray[np.float32], is_waiting: NDArray[np.bool_], is_leaving: NDArray[np.bool_], rule: SwapRule
+) -> list[tuple[float, Swap]]:
+    """(gain, swap) of blobs of one size, most gained first; the lower layer and expert first among equals."""
+    flat = counts.ravel()
+    waiting, leaving = np.flatnonzero(is_waiting), np.flatnonzero(is_leaving)
+    if not len(waiting) or not len(leaving):
+        return []
+    # Most experts are out of the question at once; only what is left is sorted.
+    waiting = waiting[flat[waiting] > flat[leaving].min() + rule.margin]
+    if not len(waiting):
+        return []
+    leaving = leaving[flat[leaving] + rule.margin < flat[waiting].max()]
+    arrivals = waiting[np.argsort(-flat[waiting], kind="stable")[: rule.most_swaps]]
+    victims = leaving[np.argsort(flat[leaving], kind="stable")[: rule.most_swaps]]
+    pairs = min(len(arrivals), len(victims))
+    arrivals, victims = arrivals[:pairs], victims[:pairs]
+    leads = flat[arrivals] > flat[victims] + rule.margin
+    arrivals, victims = arrivals[leads], victims[leads]
+    experts = counts.shape[1]
+    return [
+        (gain, Swap(ExpertId(*divmod(arrival, experts)), ExpertId(*divmod(victim, experts))))
+        for gain, arrival, victim in zip(
+            (flat[arrivals] - flat[victims]).tolist(), arrivals.tolist(), victims.tolist(), strict=True
+        )
+    ]
