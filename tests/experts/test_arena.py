@@ -36,6 +36,9 @@ class RandomExperts:
         inner, outer, _ = KINDS[layer]
         return random_expert(inner, outer, seed=100 * expert + len(inner))
 
+    def published(self, layer: str) -> None:
+        """They are made."""
+
     def read_ahead(self, layer: str, expert: int) -> None:
         self.ahead.append((layer, expert))
 

@@ -1,6 +1,7 @@
 """Experts from files: the same values as the published tensors, one expert read at a time."""
 
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from strata.errors import WeightFileError
 from strata.experts.arena import load_arena
 from strata.experts.sources import GgufExperts, QuantizedExperts, StoredExperts, advise, expert_layers, open_experts
 from strata.hardware import MemoryFacts
+from strata.native.file_map import FileMap
 from strata.quant.formats import by_name
 from strata.quant.layout import Code
-from strata.weights.gguf_source import RawMatrix
+from strata.weights.gguf_source import RawExperts, RawMatrix
 from strata.weights.gguf_types import GgmlType
 from strata.weights.quantizing import QuantizingSource
 from strata.weights.safetensors import open_model
@@ -41,7 +43,7 @@ class MappedExperts:
         file = folder / "experts"
         file.write_bytes(np.concatenate((raw["gate"], raw["up"]), axis=1).tobytes() + raw["down"].tobytes())
         with file.open("rb") as opened:
-            self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = FileMap(os.dup(opened.fileno()))
         self._flat = np.frombuffer(self._map, np.uint8)
 
     def names(self) -> list[str]:
@@ -60,6 +62,21 @@ class MappedExperts:
         kind = GgmlType(2, "Q4_0", 32, 18)
         parts = [data] if self._fused else [data[:WIDTH], data[WIDTH:]]
         return tuple(RawMatrix(kind, HIDDEN, part) for part in parts)
+
+    def raw_experts(self, name: str) -> tuple[RawExperts, ...]:
+        each = [self.raw_expert(name, expert) for expert in range(EXPERTS)]
+        return tuple(
+            RawExperts(parts[0].type, parts[0].columns, self._together([part.data for part in parts]), (1.0,) * EXPERTS)
+            for parts in zip(*each, strict=True)
+        )
+
+    def _together(self, matrices: list[np.ndarray]) -> np.ndarray:
+        """Matrices of one size and distance as one view of the map, as a file's tensor is."""
+        begin, following = (each.ctypes.data - self._flat.ctypes.data for each in matrices[:2])
+        size = matrices[0].size
+        span = self._flat[begin : begin + (EXPERTS - 1) * (following - begin) + size]
+        strides = (following - begin, matrices[0].shape[1], 1)
+        return np.lib.stride_tricks.as_strided(span, (EXPERTS, *matrices[0].shape), strides, writeable=False)
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -14,6 +14,7 @@ from strata.models.base import LogitRows, Segment
 from strata.models.families import family_of
 from strata.weights.source import MemorySource
 from tests.oracle.configs import random_case
+from tests.random_text import text_of
 
 FAMILIES = ("qwen3_5_moe", "qwen3_next", "qwen3_moe", "llama")
 TOLERANCE = 1e-4
@@ -79,12 +80,6 @@ def odd_model_of(family: str) -> Any:
     return load(config, random_tensors(config))
 
 
-def text_of(seed: int = 0, num_rows: int = NUM_ROWS) -> torch.Tensor:
-    """Random token ids; every model here has at least 67."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(67, (num_rows,), generator=generator)
-
-
 def read_in_pieces(model: Any, text: torch.Tensor, cuts: list[int]) -> tuple[torch.Tensor, Any]:
     """All logits of a text that is read in pieces cut at `cuts`, and the state after it."""
     state = model.new_state()
@@ -95,11 +90,11 @@ def read_in_pieces(model: Any, text: torch.Tensor, cuts: list[int]) -> tuple[tor
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cuts_at_multiples_of_64_give_the_same_bits(family: str) -> None:
-    model, text = model_of(family), text_of()
+    model, text = model_of(family), text_of(NUM_ROWS)
     whole, whole_state = read_in_pieces(model, text, [])
     pieces, pieces_state = read_in_pieces(model, text, [64, 128])
     assert torch.equal(whole, pieces)
-    following = text_of(seed=1, num_rows=3)
+    following = text_of(3, seed=1)
     after = [model.window([Segment(state, following)]).output.logits for state in (whole_state, pieces_state)]
     assert torch.equal(*after)
 
@@ -107,7 +102,7 @@ def test_cuts_at_multiples_of_64_give_the_same_bits(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("make_model", [model_of, odd_model_of])
 def test_cuts_anywhere_agree_within_rounding(family: str, make_model: Callable[[str], Any]) -> None:
-    model, text = make_model(family), text_of()
+    model, text = make_model(family), text_of(NUM_ROWS)
     whole, _ = read_in_pieces(model, text, [])
     for seed in range(3):
         cuts = sorted(random.Random(seed).sample(range(1, NUM_ROWS), 6))
@@ -121,7 +116,7 @@ def test_cuts_anywhere_agree_within_rounding(family: str, make_model: Callable[[
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("make_model", [model_of, odd_model_of])
 def test_windows_with_random_acceptance_agree_with_a_read(family: str, make_model: Callable[[str], Any]) -> None:
-    model, text = make_model(family), text_of()
+    model, text = make_model(family), text_of(NUM_ROWS)
     whole, _ = read_in_pieces(model, text, [])
     rng = random.Random(3)
     state = model.new_state()
@@ -142,7 +137,7 @@ def test_windows_with_random_acceptance_agree_with_a_read(family: str, make_mode
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_window_changes_no_state_and_rows_do_not_depend_on_their_number(family: str) -> None:
-    model, text = model_of(family), text_of()
+    model, text = model_of(family), text_of(NUM_ROWS)
     _, state = read_in_pieces(model, text[:70], [])
     four = model.window([Segment(state, text[70:74])])
     again = model.window([Segment(state, text[70:74])])
@@ -154,7 +149,7 @@ def test_a_window_changes_no_state_and_rows_do_not_depend_on_their_number(family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_commit_row_by_row_and_at_once_leave_the_same_bits(family: str) -> None:
-    model, text = model_of(family), text_of()
+    model, text = model_of(family), text_of(NUM_ROWS)
     _, at_once = read_in_pieces(model, text[:70], [])
     row_by_row = at_once.clone()
     model.commit(model.window([Segment(at_once, text[70:75])]), [3])
@@ -167,14 +162,14 @@ def test_commit_row_by_row_and_at_once_leave_the_same_bits(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_slots_that_share_a_call_get_the_bits_they_get_alone(family: str) -> None:
     model = model_of(family)
-    texts = [text_of(seed, num_rows) for seed, num_rows in ((1, 90), (2, 7), (3, 65))]
+    texts = [text_of(num_rows, seed) for seed, num_rows in ((1, 90), (2, 7), (3, 65))]
     alone_states = [model.new_state() for _ in texts]
     alone = [model.read([Segment(s, t)], LogitRows.ALL).logits for s, t in zip(alone_states, texts, strict=True)]
     shared_states = [model.new_state() for _ in texts]
     segments = [Segment(s, t) for s, t in zip(shared_states, texts, strict=True)]
     assert torch.equal(model.read(segments, LogitRows.ALL).logits, torch.cat(alone))
 
-    drafts = [text_of(10 + index, index + 1) for index in range(3)]
+    drafts = [text_of(index + 1, 10 + index) for index in range(3)]
     windows = [model.window([Segment(s, d)]) for s, d in zip(alone_states, drafts, strict=True)]
     shared = model.window([Segment(s, d) for s, d in zip(shared_states, drafts, strict=True)])
     assert torch.equal(shared.output.logits, torch.cat([window.output.logits for window in windows]))
@@ -184,7 +179,7 @@ def test_slots_that_share_a_call_get_the_bits_they_get_alone(family: str) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logit_rows_choose_what_the_head_computes(family: str) -> None:
-    model, text = model_of(family), text_of()
+    model, text = model_of(family), text_of(NUM_ROWS)
     everything = model.read([Segment(model.new_state(), text)], LogitRows.ALL)
     last = model.read([Segment(model.new_state(), text)], LogitRows.LAST)
     nothing = model.read([Segment(model.new_state(), text)], LogitRows.NONE)
@@ -195,7 +190,7 @@ def test_logit_rows_choose_what_the_head_computes(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_clone_is_independent(family: str) -> None:
-    model, text = model_of(family), text_of()
+    model, text = model_of(family), text_of(NUM_ROWS)
     _, state = read_in_pieces(model, text[:70], [])
     before = model.window([Segment(state, text[70:72])]).output.logits
     copy = state.clone()
@@ -209,7 +204,7 @@ def test_a_clone_is_independent(family: str) -> None:
 def test_more_rows_than_the_context_are_refused_with_both_numbers(family: str) -> None:
     model = model_of(family)
     with pytest.raises(RequestError, match=rf"{model.max_position + 1}.*{model.max_position}"):
-        model.read([Segment(model.new_state(), text_of(0, model.max_position + 1))])
+        model.read([Segment(model.new_state(), text_of(model.max_position + 1))])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -236,9 +231,9 @@ def test_routing_is_observed_in_every_sparse_layer(family: str) -> None:
     model = odd_model_of(family)
     seen: list[tuple[int, torch.Size]] = []
     model.observe_routing(lambda layer, expert_ids: seen.append((layer, expert_ids.shape)))
-    model.window([Segment(model.new_state(), text_of(num_rows=3))])
+    model.window([Segment(model.new_state(), text_of(3))])
     model.observe_routing(None)
-    model.window([Segment(model.new_state(), text_of(num_rows=3))])
+    model.window([Segment(model.new_state(), text_of(3))])
     mlp = model.config.mlp
     wanted = torch.Size((3, mlp.moe.experts_per_token))
     assert seen == [(layer, wanted) for layer, is_sparse in enumerate(mlp.layer_is_sparse) if is_sparse]

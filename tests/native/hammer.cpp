@@ -1,4 +1,4 @@
-// Hammers pool, matrices, experts and doorbell from many threads at once, for the sanitizers: `make sanitize`.
+// Hammers pool, matrices, experts, packing and doorbell from many threads at once, for the sanitizers: `make sanitize`.
 // Results are compared with those of one thread; what they must be is held by the Python tests.
 #include <atomic>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "hammer_packing.h"
 #include "pool.h"
 #include "strata_native.h"
 
@@ -230,6 +231,7 @@ int main() {
         hammer_products(10);
     }
     hammer_items(20000);
+    hammer_packing(20);
     hammer_callers(world, 100);
     for (int round = 0; round < 4; ++round) {
         hammer_doorbell(world, 40, false);

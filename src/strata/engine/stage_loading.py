@@ -18,6 +18,7 @@ from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_profile import profiled_run
 from strata.errors import EngineError, ModelError
+from strata.experts.packing import PackingThreads
 from strata.models.device.describe import describe
 from strata.models.device.weights import DeviceWeights
 from strata.models.families import Family
@@ -68,7 +69,8 @@ def load_stage(
     An interrupt ends it between two tensors or two windows and is raised again.
     """
     try:
-        built: Any = family.build(config, DeviceWeights(source, names, card.device, on_progress))
+        with PackingThreads() as threads:
+            built: Any = family.build(config, DeviceWeights(source, names, card.device, on_progress, threads=threads))
         description = describe(built, card.device)
     except RuntimeError as failure:
         if not is_out_of_memory(failure):
@@ -84,7 +86,7 @@ def load_stage(
 
     def make(tried: MemoryPlan) -> StageModel:
         stage = Stage(description, StageSizes(tried.slots, tried.context))
-        run = profiled_run(stage) if is_profiled else WindowGraphs(stage, on_progress).run
+        run = profiled_run(stage, on_progress) if is_profiled else WindowGraphs(stage, on_progress).run
         return StageModel(stage, run, config, built.experts_per_row)
 
     model, found = largest_that_fits(checked, make, card.release_unused)

@@ -1,25 +1,22 @@
-"""All experts of a model in one piece of main memory: filled one expert at a time, then only looked at.
+"""All experts of a model in one piece of main memory: filled layer by layer, then only looked at.
 
 Knows blobs and where they lie; knows no file format. Memory is asked for once, after it is known to be there.
 """
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from strata.errors import ModelError, WeightFileError
-from strata.experts.blob import ExpertBlob, view_blob, write_blob
+from strata.errors import ModelError
+from strata.experts.blob import ExpertBlob, view_blob
+from strata.experts.packing import STAGE, PackingThreads, fill_blobs
 from strata.experts.sources import ExpertSource
-from strata.hardware import MemoryFacts, read_cpu, read_memory
+from strata.hardware import MemoryFacts, read_memory
 from strata.quant.layout import BlobLayout
 from strata.types import ProgressCallback
-
-AHEAD = 16  # experts that are read ahead of the one that is packed: some for each thread
-_STAGE = "packing the experts"
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,11 @@ class Arena:
     def __init__(self, layers: Sequence[ArenaLayer], buffer: torch.Tensor) -> None:
         self.layers = {layer.name: layer for layer in layers}
         self.buffer = buffer  # uint8, whole; begins at a page
+
+    def blobs(self, layer: str) -> torch.Tensor:
+        """All experts of a layer, uint8 [experts, blob bytes]: a view."""
+        found = self.layers[layer]
+        return self.buffer[found.offset : found.offset + found.total_bytes].view(found.count, -1)
 
     def blob_bytes(self, layer: str, expert: int) -> torch.Tensor:
         """The bytes of one expert: a view."""
@@ -79,20 +81,18 @@ def load_arena(
 ) -> Arena:
     """Pack every expert into one allocation, with as many threads as this process has cores if not said otherwise.
 
-    At no moment is there more than the arena and the scratch of one expert a thread; published bytes of a memory map
-    are given back as they are packed. Raises ModelError if the memory that may be used (`memory`; this PC's if None)
-    does not hold the arena, WeightFileError for weights that cannot be used.
+    At no moment is there more than the arena and the scratch of one expert a thread. Raises ModelError if the memory
+    that may be used (`memory`; this PC's if None) does not hold the arena, WeightFileError for weights that cannot be
+    used.
     """
     layers = plan_arena(source)
     require_memory(layers, read_memory() if memory is None else memory)
     arena = Arena(layers, _allocate(sum(layer.total_bytes for layer in layers)))
-    done, total = 0, arena.buffer.numel()
-    with ThreadPoolExecutor(threads or read_cpu().usable_cores, "strata-pack") as workers:
+    with PackingThreads(threads) as workers:
         for layer in layers:
-            for size in _fill_layer(arena, layer, source, workers):
-                done += size
+            for done in fill_blobs(source, layer.name, 0, arena.blobs(layer.name), workers):
                 if on_progress is not None:
-                    on_progress(_STAGE, done, total)
+                    on_progress(STAGE, layer.offset + done * layer.layout.total_bytes, arena.buffer.numel())
     return arena
 
 
@@ -109,38 +109,6 @@ def require_memory(layers: Sequence[ArenaLayer], memory: MemoryFacts) -> None:
         f"the {experts:,} experts take {needed / 2**30:.2f} GiB packed ({needed * 8 / weights:.2f} bits a weight), and "
         f"{limit} leaves {memory.usable / 2**30:.2f} GiB: a file with at most {bits:.1f} bits a weight would fit"
     )
-
-
-def _fill_layer(arena: Arena, layer: ArenaLayer, source: ExpertSource, workers: ThreadPoolExecutor) -> Iterator[int]:
-    """Pack the experts of one layer; yields the bytes of each. The system reads ahead of the workers."""
-
-    def fill(expert: int) -> int:
-        source.read_ahead(layer.name, expert + AHEAD)
-        _fill(arena, layer, expert, source)
-        source.forget(layer.name, expert)
-        return layer.layout.total_bytes
-
-    for expert in range(min(AHEAD, layer.count)):
-        source.read_ahead(layer.name, expert)
-    yield fill(0)  # alone: a source may open the layer now
-    started = [workers.submit(fill, expert) for expert in range(1, layer.count)]
-    try:
-        for each in started:
-            yield each.result()
-    finally:
-        for each in started:  # after an error nothing more is begun
-            each.cancel()
-
-
-def _fill(arena: Arena, layer: ArenaLayer, expert: int, source: ExpertSource) -> None:
-    matrices = source.matrices(layer.name, expert)
-    for found, wanted in zip(matrices, layer.layout.matrices, strict=True):
-        if found.layout != wanted:
-            raise WeightFileError(
-                f"expert {expert} of {layer.name[:-1]} does not fit beside expert 0: it needs "
-                f"{found.layout.scale_kind.name} scales for {found.layout.code.value}"
-            )
-    write_blob(layer.layout, arena.blob_bytes(layer.name, expert), matrices)
 
 
 def _allocate(size: int) -> torch.Tensor:

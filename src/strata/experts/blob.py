@@ -48,8 +48,14 @@ def write_blob(layout: BlobLayout, buffer: torch.Tensor, matrices: ExpertMatrice
     _check_size(layout, buffer)
     for matrix, wanted, places in zip(matrices, layout.matrices, layout.places(), strict=True):
         view_matrix(wanted, buffer, places).copy_arrays_from(matrix)
-    factors = torch.tensor([matrix.post_scale for matrix in matrices], dtype=torch.float32)
-    _post_scales(layout, buffer).copy_(factors.view(torch.uint8))
+    factors = torch.tensor([[matrix.post_scale for matrix in matrices]], dtype=torch.float32)
+    write_post_scales(layout, buffer[None], factors)
+
+
+def write_post_scales(layout: BlobLayout, blobs: torch.Tensor, factors: torch.Tensor) -> None:
+    """Put float32 [n, 3] (gate, up, down) into uint8 [n, blob bytes]."""
+    place = layout.post_scales
+    blobs[:, place.offset : place.offset + place.size] = factors.view(torch.uint8)
 
 
 def view_blob(layout: BlobLayout, buffer: torch.Tensor) -> ExpertBlob:

@@ -6,6 +6,7 @@ Knows how the two kinds of source show an expert's bytes; knows no arena. A laye
 
 import mmap
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,13 +14,14 @@ import torch
 
 from strata.errors import WeightFileError
 from strata.experts.blob import ExpertMatrices, layout_of
+from strata.native.file_map import map_of
 from strata.quant.at_load import quantize_matrix, quantized_layout
 from strata.quant.formats import by_gguf_type, by_name
 from strata.quant.formats.fp8_block import pack_fp8_blocks
 from strata.quant.layout import BlobLayout
 from strata.quant.packed import PackedMatrix
 from strata.weights.experts import StoredMatrix
-from strata.weights.gguf_source import GgufSource, RawMatrix
+from strata.weights.gguf_source import GgufSource, RawExperts, RawMatrix
 from strata.weights.header import FP8
 from strata.weights.opening import ModelSource
 from strata.weights.quantizing import QuantizingSource
@@ -27,6 +29,9 @@ from strata.weights.safetensors import SafetensorsSource
 from strata.weights.source import WeightSource
 
 _GATE_UP, _DOWN = "experts.gate_up_proj", "experts.down_proj"
+
+
+PublishedExperts = tuple[RawExperts, RawExperts, RawExperts]  # gate, up, down
 
 
 class ExpertSource(Protocol):
@@ -46,6 +51,10 @@ class ExpertSource(Protocol):
 
     def matrices(self, layer: str, expert: int) -> ExpertMatrices:
         """Gate, up and down of one expert. Raises WeightFileError for what cannot be used."""
+        ...
+
+    def published(self, layer: str) -> PublishedExperts | None:
+        """All experts of a layer as a GGUF file holds them; None where they are not blocks of one."""
         ...
 
     def read_ahead(self, layer: str, expert: int) -> None:
@@ -94,6 +103,7 @@ class GgufExperts(_NamedExperts):
     def __init__(self, source: GgufSource) -> None:
         self._source = source
         self._layouts: dict[str, BlobLayout] = {}
+        self._published: tuple[str, PublishedExperts] | None = None  # of the layer that is packed
 
     def layout(self, layer: str) -> BlobLayout:
         if layer not in self._layouts:
@@ -106,6 +116,20 @@ class GgufExperts(_NamedExperts):
             gate, up, down = (_pack_raw(raw) for raw in self._raw(layer, expert))
         except WeightFileError as reason:
             raise WeightFileError(f"{self._source.directory}: expert {expert} of {layer[:-1]}: {reason}") from reason
+        return gate, up, down
+
+    def published(self, layer: str) -> PublishedExperts:
+        if self._published is None or self._published[0] != layer:
+            self._published = layer, self._find_published(layer)
+        return self._published[1]
+
+    def _find_published(self, layer: str) -> PublishedExperts:
+        gate_up = self._source.raw_experts(layer + _GATE_UP)
+        (down,) = self._source.raw_experts(layer + _DOWN)
+        if len(gate_up) == 2:
+            return (*gate_up, down)
+        half = gate_up[0].data.shape[1] // 2
+        gate, up = (replace(gate_up[0], data=data) for data in np.split(gate_up[0].data, [half], axis=1))
         return gate, up, down
 
     def read_ahead(self, layer: str, expert: int) -> None:
@@ -141,14 +165,10 @@ def _pack_raw(raw: RawMatrix) -> PackedMatrix:
 
 def advise(view: np.ndarray, option: int) -> None:
     """Pass advice about the pages that a view of a memory map covers whole; a view of anything else is left alone."""
-    base: object = view
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    if not isinstance(base, mmap.mmap) or not view.flags.c_contiguous:
+    found = map_of(view)
+    if found is None or not view.flags.c_contiguous:
         return
-    begin = view.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    base, begin = found
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     size = (begin + view.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     if size > 0:
@@ -174,6 +194,9 @@ class StoredExperts(_NamedExperts):
         gate, up = self._halves(stored[0]) if len(stored) == 1 else [self._pack(each) for each in stored]
         (down,) = self._source.raw_expert(layer + _DOWN, expert)
         return gate, up, self._pack(down)
+
+    def published(self, layer: str) -> None:
+        """They are not blocks."""
 
     def read_ahead(self, layer: str, expert: int) -> None:
         """Files are read with pread in their order: the system reads ahead by itself."""
@@ -224,6 +247,9 @@ class QuantizedExperts:
     def matrices(self, layer: str, expert: int) -> ExpertMatrices:
         gate, up, down = (self._quantize(each) for each in self._stored.matrices(layer, expert))
         return gate, up, down
+
+    def published(self, layer: str) -> None:
+        """They are not stored as they are held."""
 
     def read_ahead(self, layer: str, expert: int) -> None:
         self._stored.read_ahead(layer, expert)

@@ -94,6 +94,25 @@ class Mailbox(Structure):
     )
 
 
+class Packing(Structure):
+    """StrataPacking: equal matrices as a GGUF file holds them, and where their tiles go."""
+
+    _fields_ = (
+        ("type", c_int32),
+        ("rows", c_int32),
+        ("columns", c_int32),
+        ("count", c_int32),
+        ("file", c_int32),
+        ("refused", c_int32),
+        ("read_error", c_int32),
+        ("reserved", c_int32),
+        ("place", c_int64),
+        ("place_stride", c_int64),
+        ("array_stride", c_int64),
+        ("arrays", c_void_p * MATRIX_ARRAYS),
+    )
+
+
 # name -> what it returns (c_int32: 0 or an error's number), what it takes
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_last_error": (c_char_p, ()),
@@ -154,6 +173,8 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_doorbell_rewind": (c_int32, (c_void_p, c_int32)),
     "strata_doorbell_stop": (None, (c_void_p,)),
     "strata_doorbell_destroy": (None, (c_void_p,)),
+    "strata_packs": (c_int32, (c_int32,)),
+    "strata_pack": (c_int32, (c_void_p, POINTER(Packing), c_int32)),
     "strata_read_memory": (c_int32, (c_void_p, c_void_p, c_int64, POINTER(c_double))),
     "strata_multiply_rate": (c_int32, (c_void_p, c_int64, POINTER(c_double))),
 }

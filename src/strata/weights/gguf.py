@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from strata.errors import ModelError, WeightFileError
+from strata.native.file_map import FileMap
 from strata.weights.gguf_metadata import Cursor, Metadata
 from strata.weights.gguf_types import TYPES, GgmlType
 from strata.weights.json_files import reason_of
@@ -162,11 +163,12 @@ def _map(path: Path) -> mmap.mmap:
             raise WeightFileError(f"{path} is not a regular file")
         if status.st_size < 24:
             raise WeightFileError(f"{path} is no GGUF file or truncated: it holds {status.st_size} bytes")
-        data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    except OSError as failure:
-        raise WeightFileError(f"{path} cannot be read: {reason_of(failure)}") from None
-    finally:
+        data = FileMap(descriptor)
+    except (OSError, WeightFileError) as failure:
         os.close(descriptor)
+        if isinstance(failure, WeightFileError):
+            raise
+        raise WeightFileError(f"{path} cannot be read: {reason_of(failure)}") from None
     if data[:4] != MAGIC:
         raise WeightFileError(f"{path} is no GGUF file: it begins with {data[:4]!r}, not {MAGIC!r}")
     return data

@@ -36,6 +36,16 @@ class RawMatrix:
 
 
 @dataclass(frozen=True)
+class RawExperts:
+    """The same of one matrix of every expert: a view of the file."""
+
+    type: GgmlType
+    columns: int
+    data: np.ndarray  # [experts, rows, row bytes] uint8
+    post_scales: tuple[float, ...]  # one an expert
+
+
+@dataclass(frozen=True)
 class _Entry:
     """A canonical tensor, the file's tensors under one another in it, and how it differs from them."""
 
@@ -167,6 +177,21 @@ class GgufSource:
         if not _has_experts(entry) or not 0 <= expert < entry.shape[0]:
             raise WeightFileError(f"tensor {name} of shape {list(entry.shape)} has no expert {expert}")
         return tuple(self._raw_part(part, expert) for part in entry.parts)
+
+    def raw_experts(self, name: str) -> tuple[RawExperts, ...]:
+        """The published bytes of all experts of a packed tensor: gate above up."""
+        entry = self._find(name)
+        if not _has_experts(entry):
+            raise WeightFileError(f"tensor {name} of shape {list(entry.shape)} has no experts")
+        return tuple(
+            RawExperts(
+                part.type,
+                part.shape[-1],
+                self.model.rows_of(part),
+                tuple(self._post_scale(part, expert) for expert in range(part.shape[0])),
+            )
+            for part in entry.parts
+        )
 
     def close(self) -> None:
         """Nothing is kept open beyond the mapping, which ends with this object."""

@@ -16,6 +16,7 @@ from strata.models.device.programs import ModelProgram, build_program
 from strata.models.device.state import DeviceState
 from strata.models.device.walk import Readers, Walk
 from tests.gpu.tiny_models import tiny_model
+from tests.kernels.delta_cases import ANY
 
 CPU = torch.device("cpu")
 SLOTS = 2
@@ -35,7 +36,7 @@ def buffers_of(family: str, *counts: int) -> list[Buffers]:
 
 
 def program_of(family: str) -> ModelProgram:
-    return build_program(buffers_of(family, 4)[0], torch.zeros(SLOTS, dtype=torch.int32))
+    return build_program(buffers_of(family, 4)[0], ANY, torch.zeros(SLOTS, dtype=torch.int32))
 
 
 def steps(program: Program, layer: int | None) -> list[str]:
@@ -70,7 +71,7 @@ def test_a_plain_decoder_has_no_gates_no_indexer_and_nothing_to_commit() -> None
 def test_buckets_share_their_large_buffers() -> None:
     large, small = buffers_of("qwen4_exp", 8, 2)
     for buffers in (large, small):
-        build_program(buffers, torch.zeros(SLOTS, dtype=torch.int32))
+        build_program(buffers, ANY, torch.zeros(SLOTS, dtype=torch.int32))
     for name in ("logits", "streams", "stored_delta", "stored_ngrams"):
         assert getattr(large, name).data_ptr() == getattr(small, name).data_ptr()
     assert small.logits.shape == (2, described("qwen4_exp").vocabulary)
@@ -99,7 +100,7 @@ def test_the_readers_of_an_mlp_are_all_that_multiply_its_input() -> None:
 
 
 def test_what_a_mixer_leaves_is_added_by_the_next_read() -> None:
-    walk = Walk(buffers_of("llama", 2)[0])
+    walk = Walk(buffers_of("llama", 2)[0], ANY)
     layer = described("llama").layers[0]
     x = walk.read("mixer", layer.mixer_read, Readers.of(layer.mixer.projections))  # type: ignore[union-attr]
     append_attention(walk, layer.mixer, x)  # type: ignore[arg-type]
@@ -113,6 +114,6 @@ def test_what_a_mixer_leaves_is_added_by_the_next_read() -> None:
 def test_building_a_program_computes_nothing(family: str) -> None:
     buffers = buffers_of(family, 4)[0]
     buffers.logits.fill_(3.0)
-    build_program(buffers, torch.zeros(SLOTS, dtype=torch.int32))
+    build_program(buffers, ANY, torch.zeros(SLOTS, dtype=torch.int32))
     assert buffers.logits.eq(3.0).all()
     assert buffers.streams.eq(0.0).all()

@@ -1,10 +1,15 @@
 """Weights on a device: the published values, neighbours of one layout joined, every tensor counted once."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from strata.models.device.held import DeviceExperts, DeviceMatrices, DeviceTable
 from strata.models.device.weights import DeviceWeights
 from strata.models.weights import TakenRows
+from strata.quant.packed import PackedMatrix, view_matrix
+from strata.weights.safetensors import open_model
 from strata.weights.source import MemorySource
 
 CPU = torch.device("cpu")
@@ -46,6 +51,21 @@ def test_rows_are_taken_in_an_order_of_their_own() -> None:
     order = torch.arange(23, -1, -1)
     found = weights.matrix(TakenRows("a", order), "b")
     assert torch.equal(decoded(found), torch.cat((tensors["a"][order], tensors["b"])))
+
+
+def test_matrices_on_their_way_to_a_card_may_share_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(part: PackedMatrix, device: torch.device) -> PackedMatrix:
+        assert device.type == "meta"
+        return view_matrix(part.layout, part.to_buffer(), part.layout.places(), part.post_scale)
+
+    monkeypatch.setattr("strata.models.device.weights.moved", copied)
+    source = open_model(tiny_model)
+    names = [name for name in source.names() if len(source.shape(name)) == 2]
+    weights = DeviceWeights(source, names, torch.device("meta"))
+    pairs = [(name,) for name in names] + [(names[0], names[0]), (names[-1], names[-1])]
+    found = [weights.matrix(*pair) for pair in pairs]
+    for pair, matrices in zip(pairs, found, strict=True):
+        assert torch.equal(decoded(matrices), torch.cat([source.tensor(name, torch.float32) for name in pair]))
 
 
 def test_products_are_those_of_the_values() -> None:

@@ -9,9 +9,10 @@ from strata.errors import EngineError
 from strata.models.base import DraftRows, LogitRows, Segment
 from strata.models.fast import windows
 from strata.native import mixers
-from tests.models.fast.test_windows import limit_of, state_after, text_of
+from tests.models.fast.test_windows import limit_of, state_after
 from tests.models.fast.twins import FAMILIES, native_model, needs_library, packed_model, torch_model
 from tests.models.tiny_qwen4_exp import decode_one_by_one, read_in_pieces
+from tests.random_text import text_of
 
 pytestmark = [needs_library, pytest.mark.parametrize("family", FAMILIES)]
 

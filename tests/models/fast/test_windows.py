@@ -11,14 +11,11 @@ from strata.models.base import DraftRows, LogitRows, Segment
 from strata.models.fast.windows import FastWindow
 from tests.models.fast.twins import FAMILIES, native_model, needs_library, torch_model
 from tests.models.tiny_qwen4_exp import decode_one_by_one
+from tests.random_text import text_of
 
 pytestmark = [needs_library, pytest.mark.parametrize("family", FAMILIES)]
 
 PREFIXES = (3, 27, 130, 515)  # of qwen4_exp, the indexer's budget is exceeded after 27 rows; keys are split at 512
-
-
-def text_of(rows: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(67, (rows,), generator=torch.Generator().manual_seed(seed))
 
 
 def state_after(model: Any, text: torch.Tensor) -> Any:

@@ -1,5 +1,6 @@
 """Models of packed weights in C++ beside their torch twins, of the same weights. Knows no test."""
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from strata.models.fast.attach import attach_fast_windows
 from strata.models.fast.loading import open_packed_weights
 from strata.native import library
 from strata.native.pool import Pool
-from strata.weights.source import MemorySource
+from strata.weights.source import MemorySource, WeightSource
 from tests.models.test_qwen3_contract import even_config, random_tensors
 from tests.models.tiny_qwen4_exp import tiny_config, tiny_tensors
 
@@ -45,7 +46,12 @@ def packed_model(name: str, threads: int = 1) -> Any:
 def native_model(name: str, threads: int = 1) -> Any:
     """The fast twin: windows and reads in C++."""
     family, config, source = parts_of(name)
+    return fast_model(family, config, source, source.names(), threads)
+
+
+def fast_model(family: Family, config: Any, source: WeightSource, names: Collection[str], threads: int = 1) -> Any:
+    """These weights in the C++ library, which computes windows and reads."""
     pool = Pool(threads, is_pinned=False)
-    model = family.build(config, open_packed_weights(source, source.names(), pool))
+    model = family.build(config, open_packed_weights(source, names, pool))
     assert attach_fast_windows(model, pool)
     return model

@@ -1,15 +1,17 @@
 """A model's weights packed on one device, once: see `Weights`. Vectors stay in main memory until a program takes them.
 
 Knows which tensors are wanted, what was placed already and where tables may lie; how a tensor is packed is in
-`fast/packing.py`. Main memory holds one matrix or one layer's experts at a time on their way to a GPU.
+`fast/packing.py`. Main memory holds one matrix or two batches of experts at a time on their way to a GPU.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 from strata.errors import EngineError
 from strata.experts.arena import load_arena
+from strata.experts.packing import PackingThreads
+from strata.experts.uploading import Staging, upload_experts
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.models.blocks.linear import Weight
 from strata.models.blocks.moe import Experts
@@ -22,9 +24,10 @@ from strata.models.device.held import (
     order_by_block,
     stack,
 )
-from strata.models.fast.packing import experts_of, is_matrix, pack_tensor, packed_bytes, take_rows
+from strata.models.fast.packing import PackedTensor, experts_of, is_matrix, pack_tensor, packed_bytes, take_rows
 from strata.models.weights import TableGather, TakenRows
 from strata.quant.packed import PackedMatrix
+from strata.quant.packer import Packer, Scratch, fresh_memory
 from strata.types import ProgressCallback
 from strata.weights.source import WeightSource
 
@@ -44,14 +47,17 @@ class DeviceWeights:
         device: torch.device,
         on_progress: ProgressCallback | None = None,
         most_table_bytes: int = MOST_TABLE_BYTES,
+        threads: PackingThreads | None = None,
     ) -> None:
-        """`names`: those of the source's tensors that may be asked for."""
+        """`names`: those of the source's tensors that may be asked for. threads: None makes some of its own."""
         self.device = device
         self._source = source
         self._names = names
         self._most_table_bytes = most_table_bytes
         self._held: dict[str, DeviceMatrices] = {}  # a tied head and a draft layer ask for a matrix again
         self._progress = _Progress(on_progress, self)
+        self._staging, self._scratch = Staging(device), Scratch()
+        self._threads = threads or PackingThreads()
 
     def names(self) -> Collection[str]:
         return self._names
@@ -71,7 +77,7 @@ class DeviceWeights:
     def table(self, name: str) -> TableGather:
         if name in self._held or not name.endswith(".ngram_embedding.weight"):
             return DeviceTable(self._hold(name).parts)
-        table = stack(pack_tensor(self._source, name).parts)  # shards of one code
+        table = stack(self._pack(name, fresh_memory).parts)  # shards of one code
         self._progress.advance(name)
         if self.device.type == "cpu" or table.layout.total_bytes <= self._most_table_bytes:
             return DeviceTable((moved(table, self.device),))
@@ -82,30 +88,43 @@ class DeviceWeights:
         return self.table(name)
 
     def experts(self, prefix: str) -> Experts:
-        layer = experts_of(self._source, (prefix,))
-        arena = load_arena(layer, on_progress=self._progress.follow(prefix))
-        return DeviceExperts(ExpertBlobs(arena.layers[prefix].layout, arena.buffer.to(self.device)))
+        layer, on_progress = experts_of(self._source, (prefix,)), self._progress.follow(prefix)
+        if self.device.type == "cpu":
+            memory = load_arena(layer, on_progress=on_progress).buffer
+        else:
+            memory = upload_experts(layer, prefix, self._staging, self._threads, on_progress)
+        return DeviceExperts(ExpertBlobs(layer.layout(prefix), memory))
 
     def held_bytes(self, name: str) -> int:
         return packed_bytes(self._source, name)
 
+    def _pack(self, name: str, memory: Callable[[int], torch.Tensor]) -> PackedTensor:
+        pool = self._threads.pool
+        return pack_tensor(self._source, name, None if pool is None else Packer(pool, memory))
+
+    def _pack_to_place(self, name: str) -> PackedTensor:
+        """Until `_place` has moved it; on the CPU, where it stays, it has memory of its own."""
+        return self._pack(name, fresh_memory if self.device.type == "cpu" else self._scratch.take)
+
     def _packed(self, part: str | TakenRows) -> tuple[PackedMatrix, ...]:
         name = part if isinstance(part, str) else part.name
-        packed = pack_tensor(self._source, name)
+        packed = self._pack_to_place(name)
         assert packed.order is None  # only a matrix that has its input for itself stands in an order of its own
         self._progress.advance(name)
         return packed.parts if isinstance(part, str) else (take_rows(packed.parts, part.rows),)
 
     def _hold(self, name: str) -> DeviceMatrices:
         if name not in self._held:
-            parts, order = order_by_block(pack_tensor(self._source, name))
+            parts, order = order_by_block(self._pack_to_place(name))
             placed = self._place(join_neighbours(parts))
             self._held[name] = DeviceMatrices(placed, None if order is None else order.to(self.device))
             self._progress.advance(name)
         return self._held[name]
 
     def _place(self, parts: Sequence[PackedMatrix]) -> tuple[PackedMatrix, ...]:
-        return tuple(moved(part, self.device) for part in parts)
+        placed = tuple(moved(part, self.device) for part in parts)
+        self._scratch.reset()
+        return placed
 
 
 def pinned(matrix: PackedMatrix) -> PackedMatrix:

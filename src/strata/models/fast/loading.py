@@ -18,6 +18,7 @@ from strata.models.fast.packing import experts_of, is_matrix, pack_tensor, packe
 from strata.models.weights import TableGather, TakenRows
 from strata.native.matrices import NativeMatrix
 from strata.native.pool import Pool
+from strata.quant.packer import Packer
 from strata.types import ProgressCallback
 from strata.weights.source import WeightSource
 
@@ -85,13 +86,13 @@ class PackedWeights:
             held = self._hold(part)
             assert held.order is None  # only a matrix that has its input for itself stands in an order of its own
             return held.parts
-        packed = pack_tensor(self._source, part.name)
+        packed = pack_tensor(self._source, part.name, Packer(self.pool))
         self._advance(part.name)
         return (native_matrix(take_rows(packed.parts, part.rows)),)
 
     def _hold(self, name: str) -> _Held:
         if name not in self._held:
-            packed = pack_tensor(self._source, name)
+            packed = pack_tensor(self._source, name, Packer(self.pool))
             parts = packed.parts
             if len(parts) > MOST_TABLE_PARTS:
                 rows = sum(part.layout.rows for part in parts)

@@ -14,13 +14,16 @@ import torch
 
 from strata.experts.blob import ExpertMatrices, layout_of
 from strata.experts.sources import ExpertSource, advise, expert_layers, open_experts
+from strata.native.packing import packs
 from strata.quant.at_load import quantized_layout
 from strata.quant.formats import by_gguf_type, by_name
 from strata.quant.formats.base import Format
 from strata.quant.formats.fp8_block import pack_fp8_blocks
 from strata.quant.layout import TILE_ROWS, Array, BlobLayout, Code, MatrixLayout
 from strata.quant.packed import PackedMatrix, pack, view_matrix
+from strata.quant.packer import Packer
 from strata.quant.rows import RowMajor
+from strata.weights.experts import StoredMatrix
 from strata.weights.gguf_source import GgufSource, RawMatrix
 from strata.weights.header import FP8
 from strata.weights.quantizing import QuantizingSource
@@ -39,16 +42,19 @@ class PackedTensor:
     order: torch.Tensor | None = None  # [columns] int32
 
 
-def pack_tensor(source: WeightSource, name: str) -> PackedTensor:
-    """A matrix of a source. Raises WeightFileError for what cannot be used."""
+def pack_tensor(source: WeightSource, name: str, packer: Packer | None = None) -> PackedTensor:
+    """A matrix of a source. Raises WeightFileError for what cannot be used.
+
+    packer: the C++ library packs what it knows, to the same bytes; None: NumPy does.
+    """
     if isinstance(source, GgufSource):
-        return _pack_gguf(source, name)
+        return _pack_gguf(source, name, packer)
     if isinstance(source, QuantizingSource):
         quantized = source.packed(name)
         if quantized is not None:
             return PackedTensor((quantized,))
     if isinstance(source, SafetensorsSource) and source.stored_code(name) in (*FLOAT_CODES, FP8):
-        return PackedTensor(tuple(_pack_stored(source, name)))
+        return PackedTensor(tuple(_pack_stored(source, name, packer)))
     return PackedTensor((pack_values(source.tensor(name, torch.float32)),))
 
 
@@ -107,23 +113,24 @@ def _grown(kind: Format, size: int, columns: int) -> int:
     return kind.layout(size // kind.row_bytes(columns), columns).total_bytes
 
 
-def _pack_gguf(source: GgufSource, name: str) -> PackedTensor:
+def _pack_gguf(source: GgufSource, name: str, packer: Packer | None) -> PackedTensor:
     blocks = source.raw(name)
     if blocks is not None:
-        return PackedTensor(tuple(_pack_raw(raw) for raw in blocks))
+        return PackedTensor(tuple(_pack_raw(raw, packer) for raw in blocks))
     in_file_order = source.raw_in_file_order(name)
     if in_file_order is not None:
         raw, order = in_file_order
-        return PackedTensor((_pack_raw(raw),), torch.from_numpy(order).int())
+        return PackedTensor((_pack_raw(raw, packer),), torch.from_numpy(order).int())
     return PackedTensor((pack_values(source.tensor(name, torch.float32)),))
 
 
-def _pack_raw(raw: RawMatrix) -> PackedMatrix:
-    """A matrix of a file, some rows at a time, so that no more than it and one chunk is held."""
+def _pack_raw(raw: RawMatrix, packer: Packer | None) -> PackedMatrix:
+    """A matrix of a file, by NumPy some rows at a time, so that no more than it and one chunk is held."""
     kind, rows = by_gguf_type(raw.type.number), len(raw.data)
     step = max(TILE_ROWS, _CHUNK_WEIGHTS // raw.columns // TILE_ROWS * TILE_ROWS)
-    if kind.storage_of is not None or rows <= step:  # the whole matrix decides how its scales are stored
-        return _forget(raw, kind.to_packed(raw.data, rows, raw.columns, raw.post_scale))
+    is_native = packer is not None and packs(kind.gguf_type)
+    if is_native or kind.storage_of is not None or rows <= step:  # the whole matrix decides how its scales are stored
+        return _forget(raw, kind.to_packed(raw.data, rows, raw.columns, raw.post_scale, packer))
     layout = kind.layout(rows, raw.columns)
     buffer = torch.empty(layout.total_bytes, dtype=torch.uint8)
     for first in range(0, rows, step):
@@ -143,14 +150,19 @@ def _forget(raw: RawMatrix, packed: PackedMatrix) -> PackedMatrix:
     return packed
 
 
-def _pack_stored(source: SafetensorsSource, name: str) -> list[PackedMatrix]:
+def _pack_stored(source: SafetensorsSource, name: str, packer: Packer | None) -> list[PackedMatrix]:
     found = []
     for stored in source.raw(name):
         if stored.scale is not None and source.fp8_block is not None:
             found.append(pack_fp8_blocks(stored.weight, stored.scale, source.fp8_block))
         else:
-            found.append(by_name(stored.code).to_packed(stored.weight, *stored.weight.shape))
+            found.append(_pack_floats(stored, packer))
     return found
+
+
+def _pack_floats(stored: StoredMatrix, packer: Packer | None) -> PackedMatrix:
+    rows, columns = stored.weight.shape
+    return by_name(stored.code).to_packed(stored.weight, rows, columns, packer=packer)
 
 
 def experts_of(source: WeightSource, layers: Sequence[str]) -> ExpertSource:
@@ -186,6 +198,9 @@ class TensorExperts:
         gate, up = gate_up[expert].chunk(2)
         return pack_values(gate, code[0]), pack_values(up, code[0]), pack_values(down[expert], code[1])
 
+    def published(self, layer: str) -> None:
+        """They lie in memory."""
+
     def read_ahead(self, layer: str, expert: int) -> None:
         """Nothing is read."""
 
@@ -199,7 +214,7 @@ class _ChosenExperts:
     def __init__(self, source: ExpertSource, layers: Sequence[str]) -> None:
         self._layers = tuple(layers)
         self.count, self.layout, self.matrices = source.count, source.layout, source.matrices
-        self.read_ahead, self.forget = source.read_ahead, source.forget
+        self.published, self.read_ahead, self.forget = source.published, source.read_ahead, source.forget
 
     def layers(self) -> tuple[str, ...]:
         return self._layers

@@ -93,6 +93,23 @@ STRATA_API int32_t strata_matrices_rows(StrataPool *pool, const StrataProduct *p
 // One row of activations as the packed codes see it: q int8 [columns], d float32 [columns / 32].
 STRATA_API int32_t strata_quantize(const float *x, int32_t columns, int8_t *q, float *d);
 
+// ---- packing: blocks as a GGUF file holds them, into the tiles of packed matrices ----
+// `count` equal matrices, matrix i at place + i * place_stride, its arrays at their pointers + i * array_stride (the
+// experts of a layer). Rows that a last tile lacks become zero.
+struct StrataPacking {
+    int32_t type;  // ggml's number
+    int32_t rows, columns, count;
+    int32_t file;      // a descriptor from which the blocks are read at `place`, or -1: they lie at the address `place`
+    int32_t refused;   // written: the lowest matrix that holds what this road does not pack (a scale that is not
+                       // finite, one that needs another storage); -1: none. Other matrices are packed all the same.
+    int32_t read_error;  // written: 0, or errno of a read (ENODATA: the file ends before)
+    int32_t reserved;
+    int64_t place, place_stride, array_stride;  // bytes
+    void *codes, *scales, *super_scales, *mins, *super_mins;  // null where the format has none
+};
+STRATA_API int32_t strata_packs(int32_t type);  // 1 for a type that strata_pack knows, else 0
+STRATA_API int32_t strata_pack(StrataPool *pool, StrataPacking *jobs, int32_t job_count);
+
 // ---- experts ----
 // Where the arrays lie in a blob. The caller fills the three matrices (their pointers and post scales are not read);
 // strata_expert_layout fills the rest.

@@ -11,8 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from strata.errors import WeightFileError
-from strata.quant.layout import Code, MatrixLayout, MinKind, ScaleKind
-from strata.quant.packed import PackedMatrix, pack
+from strata.native.packing import Packing, pack, packs
+from strata.quant.layout import Array, Code, MatrixLayout, MinKind, ScaleKind
+from strata.quant.packed import PackedMatrix, view_matrix
+from strata.quant.packed import pack as pack_rows
+from strata.quant.packer import Packer
 from strata.quant.rows import RowMajor
 
 Bytes = NDArray[np.uint8]
@@ -74,17 +77,24 @@ class Format:
             raise WeightFileError(f"{self.name}: {blocks.size} bytes are no whole number of {self.block_bytes}")
         return self.dequantize_blocks(blocks.reshape(-1, self.block_bytes)).reshape(-1)
 
-    def to_packed(self, raw: RawBytes, rows: int, columns: int, post_scale: float = 1.0) -> PackedMatrix:
+    def to_packed(
+        self, raw: RawBytes, rows: int, columns: int, post_scale: float = 1.0, packer: Packer | None = None
+    ) -> PackedMatrix:
         """A matrix as it lies in a file, rows first, in its storage code: the same values.
 
-        post_scale: a factor of the whole matrix that is published beside it (NVFP4). Raises WeightFileError for a
-        wrong number of bytes and for scales that are not finite.
+        post_scale: a factor of the whole matrix that is published beside it (NVFP4). packer: the C++ library packs what
+        it knows, to the same bytes; None: NumPy does. Raises WeightFileError for a wrong number of bytes and for scales
+        that are not finite.
         """
+        if packer is not None:
+            packed = self._pack_by(packer, as_bytes(raw), rows, columns, post_scale)
+            if packed is not None:
+                return packed
         blocks = self._blocks_of(raw, rows, columns)
         storage = self.storage if self.storage_of is None else self.storage_of(blocks)
         if not np.isfinite(np.float32(post_scale)):
             raise WeightFileError(f"the scale of a {self.name} tensor is not finite")
-        return pack(_layout(storage, rows, columns), self.split_blocks(blocks), storage.post_scale * post_scale)
+        return pack_rows(_layout(storage, rows, columns), self.split_blocks(blocks), storage.post_scale * post_scale)
 
     def to_packed_all(
         self, raw: RawBytes, count: int, rows: int, columns: int, post_scales: Sequence[float] | None = None
@@ -102,6 +112,26 @@ class Format:
         if array.size % self.block_weights or not np.isfinite(array).all():
             raise ValueError(f"{self.name} takes finite values, a multiple of {self.block_weights} of them")
         return self.quantize_blocks(array.reshape(-1, self.block_weights)).reshape(-1)
+
+    def factor(self, post_scale: float) -> float:
+        """The post scale of a matrix in `storage` that has this factor published beside it: a float32."""
+        return float(np.float32(self.storage.post_scale * post_scale))
+
+    def _pack_by(self, packer: Packer, raw: Bytes, rows: int, columns: int, post_scale: float) -> PackedMatrix | None:
+        """None for what only NumPy packs, and for what is refused there."""
+        is_sound = raw.size == rows * self.row_bytes(columns) and np.isfinite(np.float32(post_scale))
+        if not packs(self.gguf_type) or not is_sound:
+            return None
+        layout = self.layout(rows, columns)
+        buffer = packer.memory(layout.total_bytes)
+        packed = view_matrix(layout, buffer, layout.places(), self.factor(post_scale))
+        addresses = tuple(packed.array(array).data_ptr() or None for array in Array)
+        packing = Packing(self.gguf_type, columns, raw.reshape(1, rows, -1), addresses)
+        try:
+            (refused,) = pack(packer.pool, [packing])
+        except OSError as failure:
+            raise WeightFileError(f"a {self.name} matrix cannot be read: {failure.strerror}") from failure
+        return packed if refused is None else None
 
     def _blocks_of(self, raw: RawBytes, rows: int, columns: int) -> Bytes:
         found = as_bytes(raw)
