@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 import torch
 
-from strata.kernels.delta_rows import DeltaRowsShape, DeltaStates, DeltaVectors
+from strata.kernels.delta_rows import DeltaRowsShape, DeltaStates, DeltaVectors, SegmentLengths
 
 TINY = DeltaRowsShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_kernel=4)
 WIDER = DeltaRowsShape(key_heads=1, value_heads=2, key_dim=8, value_dim=32, conv_kernel=3, gate_is_sigmoid=True)
 PUBLISHED = DeltaRowsShape(
     key_heads=16, value_heads=48, key_dim=128, value_dim=128, conv_kernel=4, gate_is_sigmoid=True
 )
+
+ANY = SegmentLengths(longest=32)  # nothing is known of the rows
 
 
 @dataclass(frozen=True)

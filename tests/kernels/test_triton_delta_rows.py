@@ -8,7 +8,8 @@ import torch
 from strata.kernels.delta_rows import DeltaRowsShape, DeltaRowsWork, reference
 from strata.kernels.launch_shapes import LaunchShape, matrix_launch
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
-from tests.kernels.delta_cases import PUBLISHED, TINY, WIDER, copy_of, random_case
+from tests.kernels.delta_cases import ANY, PUBLISHED, TINY, WIDER, copy_of, random_case
+from tests.kernels.delta_checks import CERTAIN, check_certain
 from tests.kernels.interpreter import needs_interpreter
 from tests.kernels.quantized_rows import assert_quantized
 from tests.kernels.window_cases import window_of
@@ -35,7 +36,8 @@ def test_values_are_those_of_the_twin_and_the_state_stays(shape: DeltaRowsShape)
     case, rows = random_case(shape, 2, SLOTS, BUCKET), window_of(SEGMENTS, BUCKET)
     before = copy_of(case.states)
     wanted, found = torch.full((2, BUCKET, shape.value_width), 7.0)
-    arguments = (case.projected[1], rows, case.states.layer(1), case.vectors.layer(1), shape, work_of(BUCKET, shape))
+    of_layer, work = (case.states.layer(1), case.vectors.layer(1)), work_of(BUCKET, shape)
+    arguments = (case.projected[1], rows, ANY, *of_layer, shape, work)
     reference.delta_rows(*arguments, RowsOut(wanted, None), None)
     triton.delta_rows(*arguments, RowsOut(found, None), None)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
@@ -51,8 +53,8 @@ def test_commits_are_those_of_the_twin(shape: DeltaRowsShape, accepted: list[int
     case, rows = random_case(shape, 2, SLOTS, BUCKET), window_of(SEGMENTS, BUCKET)
     found, wanted, counts = case.states, copy_of(case.states), torch.tensor(accepted).int()
     before = copy_of(found)
-    reference.commit_delta(wanted, case.projected, rows, counts, case.vectors, shape)
-    commit_delta(found, case.projected, rows, counts, case.vectors, shape)
+    reference.commit_delta(wanted, case.projected, rows, ANY, counts, case.vectors, shape)
+    commit_delta(found, case.projected, rows, ANY, counts, case.vectors, shape)
     torch.testing.assert_close(found.delta, wanted.delta, rtol=1e-5, atol=1e-6)
     assert torch.equal(found.conv_tail, wanted.conv_tail)
     unused = [3] + [slot for (slot, _), count in zip(SEGMENTS, accepted, strict=True) if count == 0]
@@ -66,12 +68,14 @@ def test_rows_one_by_one_have_the_bits_of_rows_together(shape: DeltaRowsShape) -
     case, vectors = random_case(shape, 1, 2, 4), random_case(shape, 1, 2, 4).vectors.layer(0)
     together, state = torch.empty(4, shape.value_width), case.states.layer(0)
     whole = window_of([(0, 1), (1, 3)], 4)
-    triton.delta_rows(case.projected[0], whole, state, vectors, shape, work_of(4, shape), RowsOut(together, None), None)
+    work = work_of(4, shape)
+    triton.delta_rows(case.projected[0], whole, ANY, state, vectors, shape, work, RowsOut(together, None), None)
     for row in range(1, 4):
         alone, one = torch.empty(1, shape.value_width), case.projected[:, row : row + 1].contiguous()
         rows = window_of([(1, 1)], 1)
-        triton.delta_rows(one[0], rows, state, vectors, shape, work_of(1, shape), RowsOut(alone, None), None)
-        triton.commit_delta(case.states, one, rows, torch.ones(1).int(), case.vectors, shape)
+        work = work_of(1, shape)
+        triton.delta_rows(one[0], rows, ANY, state, vectors, shape, work, RowsOut(alone, None), None)
+        triton.commit_delta(case.states, one, rows, ANY, torch.ones(1).int(), case.vectors, shape)
         assert torch.equal(alone[0].view(torch.int32), together[row].view(torch.int32))
 
 
@@ -81,7 +85,8 @@ def test_rows_are_quantized_as_the_matrices_read_them(shape: DeltaRowsShape) -> 
 
     case, rows = random_case(shape, 1, SLOTS, BUCKET), window_of(SEGMENTS, BUCKET)
     plain, blocks = torch.zeros(BUCKET, shape.value_width), shape.value_width // 32
-    arguments = (case.projected[0], rows, case.states.layer(0), case.vectors.layer(0), shape, work_of(BUCKET, shape))
+    of_layer, work = (case.states.layer(0), case.vectors.layer(0)), work_of(BUCKET, shape)
+    arguments = (case.projected[0], rows, ANY, *of_layer, shape, work)
     for launch in (LaunchShape(), matrix_launch(8, 1)):
         quantized = Activations.empty(BUCKET, blocks, torch.device("cpu"), launch)
         triton.delta_rows(*arguments, RowsOut(plain, quantized), None)
@@ -94,13 +99,21 @@ def test_heads_come_in_the_order_of_the_output_matrix() -> None:
     case, order = random_case(WIDER, 1, SLOTS, BUCKET), torch.tensor([1, 0]).int()
     plain, moved = torch.zeros(2, BUCKET, WIDER.value_width)
     state, vectors, work = case.states.layer(0), case.vectors.layer(0), work_of(BUCKET, WIDER)
-    arguments = (case.projected[0], window_of(SEGMENTS, BUCKET), state, vectors, WIDER, work)
+    arguments = (case.projected[0], window_of(SEGMENTS, BUCKET), ANY, state, vectors, WIDER, work)
     triton.delta_rows(*arguments, RowsOut(plain, None), None)
     quantized = Activations.empty(BUCKET, 2, torch.device("cpu"), LaunchShape())
     triton.delta_rows(*arguments, RowsOut(moved, None), order)
     assert torch.equal(moved, torch.cat((plain[:, 32:], plain[:, :32]), dim=1))
     triton.delta_rows(*arguments, RowsOut(None, quantized), order)
     assert_quantized(quantized, moved, USED)
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+@pytest.mark.parametrize("shape", [TINY, WIDER], ids=["tiny", "wider"])
+def test_certain_segments_leave_the_state_that_a_commit_replays(shape: DeltaRowsShape, name: str) -> None:
+    from strata.kernels.delta_rows import triton
+
+    check_certain(triton.delta_rows, triton.commit_delta, shape, CERTAIN[name])
 
 
 def test_columns_of_a_published_head_are_one_warp() -> None:

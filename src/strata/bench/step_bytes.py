@@ -12,6 +12,7 @@ from strata.models.device.description import (
     SparseMlp,
 )
 from strata.models.device.launches import Launch
+from strata.models.device.sizes import FLOAT_BYTES
 
 
 def step_bytes(model: DeviceModel, launch: Launch, slots: int, context: int) -> int:
@@ -32,13 +33,13 @@ def step_bytes(model: DeviceModel, launch: Launch, slots: int, context: int) -> 
 
 
 def _outside(model: DeviceModel, step: str, slots: int) -> int:
-    sizes = model.sizes.slot_bytes(0)
     if step.startswith("head: gates"):
         return _gates(model.final_read, step.partition(": ")[2])
     if step == "head":
         return model.head.total_bytes
-    moved = {"commit: delta": "recurrent", "commit: n-grams": "n-grams"}.get(step)
-    return 0 if moved is None else 2 * slots * sizes[moved]  # read and written
+    if step == "commit: delta":  # of rows that are certain to stand the rule wrote the rest
+        return slots * model.sizes.delta_layers * _conv_tail(model)
+    return slots * model.sizes.slot_bytes(0)["n-grams"] if step == "commit: n-grams" else 0
 
 
 def _gates(read: ResidualRead, step: str) -> int:
@@ -70,7 +71,14 @@ def _delta(model: DeviceModel, mixer: DeltaMixer, step: str, slots: int) -> int:
     matrices = {"in": mixer.in_all, "out": mixer.out}
     if step in matrices:
         return matrices[step].total_bytes
-    return slots * model.sizes.slot_bytes(0)["recurrent"] // model.sizes.delta_layers if step == "rule" else 0
+    if step != "rule":
+        return 0
+    state = model.sizes.slot_bytes(0)["recurrent"] // model.sizes.delta_layers
+    return slots * (2 * state - _conv_tail(model))  # the tail is read here, and written by the commit
+
+
+def _conv_tail(model: DeviceModel) -> int:
+    return FLOAT_BYTES * model.sizes.conv_rows * model.sizes.conv_width
 
 
 def _attention(mixer: AttentionMixer, step: str, slots: int, context: int) -> int:

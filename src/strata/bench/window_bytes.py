@@ -14,7 +14,7 @@ from strata.models.device.description import (
     SparseMlp,
 )
 
-STATE_PASSES = 3  # read in the window, read and written by the commit
+STATE_PASSES = 2  # read and written
 FLOAT_BYTES = 4
 
 

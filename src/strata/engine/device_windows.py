@@ -82,6 +82,10 @@ class DeviceWindows:
             raise RuntimeError(f"the results of window {serial} were read as those of window {launched.serial}")
         landed = {}
         for (number, state), part in zip(launched.states.items(), parts, strict=False):
-            state.landed(len(part.tokens))
-            landed[number] = Landed(part.tokens, part.reason != GOES_ON, part.error != NOT_FINITE)
+            is_finite = part.error != NOT_FINITE
+            if is_finite:
+                state.landed(len(part.tokens))
+            else:
+                state.failed()
+            landed[number] = Landed(part.tokens, part.reason != GOES_ON, is_finite)
         return landed

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 
 from strata.kernels.attention_rows import rotation_table
+from strata.kernels.delta_rows import SegmentLengths
 from strata.kernels.sampler import accept_rows, begin_window, choose_tokens, choose_unfiltered_tokens
 from strata.kernels.sampler.buffers import ChoiceScratch, ChosenTokens
 from strata.kernels.sampler.plan import PlannedPart, WindowPlan, plan_words
@@ -25,7 +26,7 @@ from strata.kernels.window_rows import WindowRows
 from strata.models.device.buffers import Buffers
 from strata.models.device.description import DeviceModel
 from strata.models.device.launches import Launch, Program, Workspace
-from strata.models.device.programs import ModelProgram, build_program
+from strata.models.device.programs import build_program
 from strata.models.device.state import DeviceState
 
 ROW_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -198,26 +199,27 @@ class Stage:
             self.model, self.state, self._rotation, _view_rows(words, rows, self.segments), self.workspace
         )
         chosen = ChosenTokens.empty(rows, self.device)
-        accepting = build_program(buffers, self.accepted)
-        taking_all = build_program(buffers, buffers.rows.segment_counts)
-        return _Bucket(buffers, words, chosen, self._variants(buffers, chosen, accepting, taking_all))
+        return _Bucket(buffers, words, chosen, self._variants(buffers, chosen))
 
-    def _variants(
-        self, buffers: Buffers, chosen: ChosenTokens, accepting: ModelProgram, taking_all: ModelProgram
-    ) -> dict[Variant, Program]:
+    def _variants(self, buffers: Buffers, chosen: ChosenTokens) -> dict[Variant, Program]:
         rows, plan, variables = buffers.rows, self.plan, self.variables
+        longest = min(rows.count, 1 + self.sizes.most_drafts)
+        # A reply's only row becomes state, as `accept_rows` does it, unless it has no numbers and the request fails.
+        by_device = build_program(buffers, SegmentLengths(longest, certain=1), self.accepted)
+        by_host = build_program(buffers, SegmentLengths(rows.count), self.accepted)  # who may take none
+        taking_all = build_program(buffers, SegmentLengths(rows.count, certain=rows.count), rows.segment_counts)
         scratch = ChoiceScratch.empty(rows.count, self.device)
         begin = _launch("begin", partial(begin_window, plan, variables, rows))
         choice = (buffers.logits, rows, variables, scratch, chosen)
         choose = _launch("choose", partial(choose_tokens, *choice))
         choose_unfiltered = _launch("choose", partial(choose_unfiltered_tokens, *choice))
         accept = _launch("accept", partial(accept_rows, chosen, rows, plan, variables, self.accepted, self.results))
-        computed = [*accepting.layers, *accepting.head]
+        computed = [begin, *by_device.layers, *by_device.head]
         return {
-            Variant.WINDOW: [begin, *computed, choose, accept, *accepting.commit],
-            Variant.UNFILTERED_WINDOW: [begin, *computed, choose_unfiltered, accept, *accepting.commit],
-            Variant.FORWARD: computed,
-            Variant.COMMIT: accepting.commit,
+            Variant.WINDOW: [*computed, choose, accept, *by_device.commit],
+            Variant.UNFILTERED_WINDOW: [*computed, choose_unfiltered, accept, *by_device.commit],
+            Variant.FORWARD: [*by_host.layers, *by_host.head],
+            Variant.COMMIT: by_host.commit,
             Variant.READ: [*taking_all.layers, *taking_all.commit],
         }
 

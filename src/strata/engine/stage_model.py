@@ -121,4 +121,5 @@ class StageModel:
 
 def _rows_part(segment: Segment, token_ids: torch.Tensor) -> RowsPart:
     state: StageSlot = segment.state
+    assert not state.is_broken, "nobody goes on from a window that failed"
     return RowsPart(state.index, state.position, token_ids.tolist())

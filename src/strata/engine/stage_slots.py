@@ -72,6 +72,7 @@ class StageSlot:
         self.index = index
         self.position = 0
         self.is_held = True
+        self.is_broken = False  # a window failed here: the state is half moved, and only `go_back` mends it
         self._slots = slots
         self._in_flight = 0  # windows
         self._marks = 0  # taken so far
@@ -88,6 +89,12 @@ class StageSlot:
         if self._open_mark is not None:
             self._open_mark.position, self._open_mark = self.position, None
 
+    def failed(self) -> None:
+        """The next window that was launched found no numbers. Nobody goes on from here, or back to a mark behind it."""
+        self._in_flight -= 1
+        self._open_mark = None
+        self.is_broken = True
+
     def bytes_used(self) -> int:
         """Of the slot on the device, whatever its text fills."""
         return self._slots.slot_bytes
@@ -98,6 +105,7 @@ class StageSlot:
 
     def take_checkpoint(self, *, is_mark: bool) -> SlotCopy:
         """See `Restorable`; behind everything that was launched so far."""
+        assert not self.is_broken, "nobody goes on from a window that failed"
         parts = fixed_parts(self._slots.stage.state, self.index)
         if not is_mark:
             assert self._in_flight == 0, "a point is taken where the host knows the position"
@@ -115,7 +123,7 @@ class StageSlot:
         stage = self._slots.stage
         stage.end_reply(self.index)
         copy_all(saved.parts, fixed_parts(stage.state, self.index))
-        self.position = saved.position
+        self.position, self.is_broken = saved.position, False
 
     def fork(self, saved: SlotCopy) -> "StageSlot":
         """See `Restorable`: the cells are copied. Raises EngineError if no slot is free."""

@@ -5,11 +5,19 @@ from functools import partial
 
 import torch
 
-from strata.kernels.delta_rows import DeltaRowsShape, DeltaRowsWork, commit_delta, delta_rows, reference
+from strata.kernels.delta_rows import (
+    DeltaRowsShape,
+    DeltaRowsWork,
+    SegmentLengths,
+    commit_delta,
+    delta_rows,
+    reference,
+)
 from strata.kernels.launch_shapes import LaunchShape
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
 from strata.kernels.window_rows import WindowRows
-from tests.kernels.delta_cases import PUBLISHED, TINY, WIDER, DeltaCase, copy_of, random_case
+from tests.kernels.delta_cases import ANY, PUBLISHED, TINY, WIDER, DeltaCase, copy_of, random_case
+from tests.kernels.delta_checks import CERTAIN, check_certain
 from tests.kernels.quantized_rows import assert_quantized
 from tests.kernels.window_cases import window_of
 
@@ -30,6 +38,9 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
     for name, shape in SHAPES.items():
         for window, (bucket, segments) in WINDOWS.items():
             yield f"delta_rows {name}, {window}", partial(check_window, device, shape, bucket, segments)
+        for certain, case in CERTAIN.items():
+            check = partial(check_certain, delta_rows, commit_delta, shape, case, device)
+            yield f"delta_rows {name}, certain: {certain}", check
         yield f"delta_rows {name}, row by row", partial(check_row_by_row, device, shape)
         yield f"delta_rows {name}, order", partial(check_order, device, shape)
 
@@ -51,7 +62,7 @@ def check_window(device: torch.device, shape: DeltaRowsShape, bucket: int, segme
     used, before = used_rows(segments), copy_of(case.states)
     wanted, found = torch.full((2, bucket, shape.value_width), 7.0, device=device)
     work = DeltaRowsWork.empty(bucket, shape, device)
-    arguments = (case.projected[1], rows, case.states.layer(1), case.vectors.layer(1), shape, work)
+    arguments = (case.projected[1], rows, ANY, case.states.layer(1), case.vectors.layer(1), shape, work)
     reference.delta_rows(*arguments, RowsOut(wanted, None), None)
     quantized = Activations.empty(bucket, shape.value_width // 32, device, LaunchShape())
     delta_rows(*arguments, RowsOut(found, quantized))
@@ -61,8 +72,8 @@ def check_window(device: torch.device, shape: DeltaRowsShape, bucket: int, segme
     assert torch.equal(case.states.delta, before.delta), "the window changed the state"
     accepted = torch.tensor([(count + index) // 2 if count else 0 for index, (_, count) in enumerate(segments)])
     accepted = torch.minimum(accepted, torch.tensor([count for _, count in segments])).int().to(device)
-    reference.commit_delta(before, case.projected, rows, accepted, case.vectors, shape)
-    commit_delta(case.states, case.projected, rows, accepted, case.vectors, shape)
+    reference.commit_delta(before, case.projected, rows, ANY, accepted, case.vectors, shape)
+    commit_delta(case.states, case.projected, rows, ANY, accepted, case.vectors, shape)
     assert_near("state", case.states.delta, before.delta)
     assert torch.equal(case.states.conv_tail, before.conv_tail), "conv tail"
 
@@ -75,18 +86,18 @@ def check_row_by_row(device: torch.device, shape: DeltaRowsShape) -> None:
     case.states.delta[:, 5], case.states.conv_tail[:, 5] = case.states.delta[:, 2], case.states.conv_tail[:, 2]
     together, work = torch.empty(8, shape.value_width, device=device), DeltaRowsWork.empty(8, shape, device)
     rows = window_of([(1, 1), (2, count), (0, 1)], 8, device=device)
-    delta_rows(case.projected[0], rows, case.states.layer(0), vectors, shape, work, RowsOut(together, None))
+    delta_rows(case.projected[0], rows, ANY, case.states.layer(0), vectors, shape, work, RowsOut(together, None))
     for step in range(count):
         alone = torch.empty(1, shape.value_width, device=device)
         one, single = case.projected[:, 1 + step : 2 + step].contiguous(), window_of([(5, 1)], 1, 4, device)
         work = DeltaRowsWork.empty(1, shape, device)
-        delta_rows(one[0], single, case.states.layer(0), vectors, shape, work, RowsOut(alone, None))
+        delta_rows(one[0], single, ANY, case.states.layer(0), vectors, shape, work, RowsOut(alone, None))
         accepted = torch.tensor([1, 0, 0, 0], dtype=torch.int32, device=device)
-        commit_delta(case.states, one, single, accepted, case.vectors, shape)
+        commit_delta(case.states, one, single, ANY, accepted, case.vectors, shape)
         off = (alone[0].view(torch.int32) != together[1 + step].view(torch.int32)).sum().item()
         assert off == 0, f"row {step}: {off} of {alone.numel()} values have other bits"
     accepted = torch.tensor([0, count, 0], dtype=torch.int32, device=device)
-    commit_delta(case.states, case.projected, rows, accepted, case.vectors, shape)
+    commit_delta(case.states, case.projected, rows, ANY, accepted, case.vectors, shape)
     off = (case.states.delta[0, 2] != case.states.delta[0, 5]).sum().item()
     assert off == 0, f"the state after {count} rows has {off} other bits than after {count} commits"
 
@@ -101,7 +112,7 @@ def check_order(device: torch.device, shape: DeltaRowsShape) -> None:
     order = (heads[:, None] * per_head + torch.arange(per_head)).flatten().int().to(device)
     plain = torch.empty(2, shape.value_width, device=device)
     work = DeltaRowsWork.empty(2, shape, device)
-    arguments = (case.projected[0], rows, case.states.layer(0), case.vectors.layer(0), shape, work)
+    arguments = (case.projected[0], rows, ANY, case.states.layer(0), case.vectors.layer(0), shape, work)
     delta_rows(*arguments, RowsOut(plain, None))
     quantized = Activations.empty(2, shape.value_width // 32, device, LaunchShape())
     delta_rows(*arguments, RowsOut(None, quantized), order)
@@ -109,23 +120,43 @@ def check_order(device: torch.device, shape: DeltaRowsShape) -> None:
     assert_quantized(quantized, moved, [0, 1])
 
 
-def run_layers(case: DeltaCase, rows: WindowRows, work: DeltaRowsWork, quantized: Activations) -> None:
-    """A window's launches, one a layer."""
+def run_layers(
+    case: DeltaCase, rows: WindowRows, lengths: SegmentLengths, work: DeltaRowsWork, quantized: Activations
+) -> None:
+    """A window's launches, two or three a layer."""
     for layer in range(case.projected.shape[0]):
         state, vectors = case.states.layer(layer), case.vectors.layer(layer)
-        delta_rows(case.projected[layer], rows, state, vectors, case.shape, work, RowsOut(None, quantized))
+        out = RowsOut(None, quantized)
+        delta_rows(case.projected[layer], rows, lengths, state, vectors, case.shape, work, out)
+
+
+TIMED = (  # slots, rows of each, what is known of them
+    (1, 1, SegmentLengths(1, 1)),
+    (1, 4, SegmentLengths(4, 1)),
+    (4, 1, SegmentLengths(1, 1)),
+    (4, 1, SegmentLengths(4, 1)),  # the rule's inputs by a launch of their own, because there may be drafts
+    (8, 1, SegmentLengths(1)),
+    (8, 1, SegmentLengths(1, 1)),
+    (8, 1, SegmentLengths(8, 1)),
+    (1, 32, SegmentLengths(32)),
+    (1, 32, SegmentLengths(32, 32)),
+)
 
 
 def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]]:
     """Names, launches of all layers of the published model, and the bytes of state that they must move."""
     shape = PUBLISHED
     state_bytes = 4 * shape.value_width * shape.key_dim * LAYERS
-    for bucket, segments in ((1, [(0, 1)]), (4, [(0, 4)]), (4, [(slot, 1) for slot in range(4)]), (32, [(0, 32)])):
-        case, rows = random_case(shape, LAYERS, 4, bucket, device), window_of(segments, bucket, device=device)
+    for slots, count, lengths in TIMED:
+        bucket = slots * count
+        case = random_case(shape, LAYERS, slots, bucket, device)
+        rows = window_of([(slot, count) for slot in range(slots)], bucket, device=device)
         quantized = Activations.empty(bucket, shape.value_width // 32, device, LaunchShape())
         work = DeltaRowsWork.empty(bucket, shape, device)
-        name = f"{len(segments)} slots x {segments[0][1]} rows, {LAYERS} layers"
-        yield f"delta_rows {name}", partial(run_layers, case, rows, work, quantized), state_bytes * len(segments)
-        accepted = torch.tensor([count for _, count in segments], dtype=torch.int32, device=device)
-        commit = partial(commit_delta, case.states, case.projected, rows, accepted, case.vectors, shape)
-        yield f"commit_delta {name}", commit, 2 * state_bytes * len(segments)
+        name = f"{slots} slots x {count} rows, of {lengths.longest} at most, {lengths.certain} certain, {LAYERS} layers"
+        written = slots if count <= lengths.certain else 0
+        run = partial(run_layers, case, rows, lengths, work, quantized)
+        yield f"delta_rows {name}", run, state_bytes * (slots + written)
+        accepted = torch.full((slots,), count, dtype=torch.int32, device=device)
+        commit = partial(commit_delta, case.states, case.projected, rows, lengths, accepted, case.vectors, shape)
+        yield f"commit_delta {name}", commit, 2 * state_bytes * (slots - written)

@@ -55,6 +55,19 @@ class DeltaRowsShape:
 
 
 @dataclass(frozen=True)
+class SegmentLengths:
+    """What is known of every segment's rows while its length lies on the device, so that launches can be left out."""
+
+    longest: int  # no segment has more rows
+    certain: int = 0  # a segment of at most so many rows becomes state as a whole, whatever comes out of the window
+
+    @property
+    def leave_choice(self) -> bool:
+        """Whether a segment may become state in part."""
+        return self.longest > self.certain
+
+
+@dataclass(frozen=True)
 class DeltaState:
     """All slots' state of one layer."""
 
@@ -104,6 +117,7 @@ class DeltaVectors:
 def check_rows(
     projected: torch.Tensor,
     rows: WindowRows,
+    lengths: SegmentLengths,
     state: DeltaState,
     vectors: DeltaVectors,
     shape: DeltaRowsShape,
@@ -113,6 +127,7 @@ def check_rows(
 ) -> None:
     """Raises ValueError for what `delta_rows` cannot take."""
     _check_shape(shape)
+    _check_lengths(lengths)
     slots = state.delta.shape[0]
     check_tensor("projected", projected, (rows.count, shape.projected_width))
     check_tensor("state.delta", state.delta, (slots, shape.value_heads, shape.key_dim, shape.value_dim))
@@ -138,12 +153,14 @@ def check_commit(
     states: DeltaStates,
     projected: torch.Tensor,
     rows: WindowRows,
+    lengths: SegmentLengths,
     accepted: torch.Tensor,
     vectors: DeltaVectors,
     shape: DeltaRowsShape,
 ) -> None:
     """Raises ValueError for what `commit_delta` cannot take."""
     _check_shape(shape)
+    _check_lengths(lengths)
     layers, slots = states.delta.shape[:2]
     check_tensor("states.delta", states.delta, (layers, slots, shape.value_heads, shape.key_dim, shape.value_dim))
     check_tensor("states.conv_tail", states.conv_tail, (layers, slots, shape.tail_rows, shape.conv_width))
@@ -157,6 +174,11 @@ def _check_vectors(vectors: DeltaVectors, shape: DeltaRowsShape, leading: tuple[
     check_tensor("vectors.decay_rate", vectors.decay_rate, (*leading, shape.value_heads))
     check_tensor("vectors.decay_bias", vectors.decay_bias, (*leading, shape.value_heads))
     check_tensor("vectors.norm_scale", vectors.norm_scale, (*leading, shape.value_dim))
+
+
+def _check_lengths(lengths: SegmentLengths) -> None:
+    if lengths.longest < 1 or lengths.certain < 0:
+        raise ValueError(f"lengths.longest must be at least 1 and lengths.certain at least 0, not {lengths}")
 
 
 def _check_shape(shape: DeltaRowsShape) -> None:

@@ -6,7 +6,14 @@ import torch
 import torch.nn.functional as F
 
 from strata.kernels.checks import plain_rows
-from strata.kernels.delta_rows.arguments import DeltaRowsShape, DeltaRowsWork, DeltaState, DeltaStates, DeltaVectors
+from strata.kernels.delta_rows.arguments import (
+    DeltaRowsShape,
+    DeltaRowsWork,
+    DeltaState,
+    DeltaStates,
+    DeltaVectors,
+    SegmentLengths,
+)
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
 from strata.quant.layout import BLOCK_COLUMNS
@@ -26,6 +33,7 @@ class RuleRow:
 def delta_rows(
     projected: torch.Tensor,
     rows: WindowRows,
+    lengths: SegmentLengths,
     state: DeltaState,
     vectors: DeltaVectors,
     shape: DeltaRowsShape,
@@ -47,12 +55,15 @@ def delta_rows(
             if block_order is not None:
                 finished = finished.view(-1, BLOCK_COLUMNS)[block_order.long()].view(-1)
             plain[segment.start + step] = finished
+        if segment.count <= lengths.certain:
+            state.delta[segment.slot] = delta
 
 
 def commit_delta(
     states: DeltaStates,
     projected: torch.Tensor,
     rows: WindowRows,
+    lengths: SegmentLengths,
     accepted: torch.Tensor,
     vectors: DeltaVectors,
     shape: DeltaRowsShape,
@@ -65,7 +76,7 @@ def commit_delta(
             count = accepted_rows[segment.index]
             delta = state.delta[segment.slot]
             extended = _extended(projected[index], state.conv_tail[segment.slot], segment.start, count, shape)
-            for step in range(count):
+            for step in range(count if segment.count > lengths.certain else 0):
                 row = projected[index, segment.start + step]
                 delta = advance(delta, rule_row(extended[step : step + shape.conv_kernel], row, layer, shape))
             state.delta[segment.slot] = delta

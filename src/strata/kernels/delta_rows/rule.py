@@ -83,11 +83,16 @@ def load_inputs(
 
 
 @triton.jit
-def advance(state, key, value, beta, decay):
-    """Columns [KEY_DIM, columns] of the state after one more row, and the correction [columns] that it took."""
+def correction_of(state, key, value, beta, decay):
+    """What one more row changes of what its key finds in the columns [KEY_DIM, columns] of the state: [columns]."""
     remembered = tl.sum(state * key[:, None], axis=0)
-    correction = (value - remembered * decay) * beta
-    return state * decay[None, :] + key[:, None] * correction[None, :], correction
+    return (value - remembered * decay) * beta
+
+
+@triton.jit
+def advance(state, key, correction, decay):
+    """The columns after that row."""
+    return state * decay[None, :] + key[:, None] * correction[None, :]
 
 
 @triton.jit
@@ -98,9 +103,9 @@ def recall(before, query, key, correction, decay):
 
 
 @triton.jit
-def state_columns(of_value, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
-    """Where columns of a head's state lie in it."""
-    return tl.arange(0, KEY_DIM)[:, None] * VALUE_DIM + of_value[None, :]
+def state_columns(KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where the first COLUMNS columns of a head's state lie in it: constants of each thread, so that none is kept."""
+    return tl.arange(0, KEY_DIM)[:, None] * VALUE_DIM + tl.arange(0, COLUMNS)[None, :]
 
 
 def sizes_of(shape: DeltaRowsShape) -> dict[str, int]:

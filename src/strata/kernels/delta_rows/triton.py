@@ -9,10 +9,17 @@ import torch
 import triton
 import triton.language as tl
 
-from strata.kernels.delta_rows.arguments import DeltaRowsShape, DeltaRowsWork, DeltaState, DeltaVectors
+from strata.kernels.delta_rows.arguments import (
+    DeltaRowsShape,
+    DeltaRowsWork,
+    DeltaState,
+    DeltaVectors,
+    SegmentLengths,
+)
 from strata.kernels.delta_rows.commit import commit_delta
 from strata.kernels.delta_rows.rule import (
     advance,
+    correction_of,
     cut_of,
     load_inputs,
     recall,
@@ -73,15 +80,20 @@ def inputs_kernel(
             tl.store(gates + VALUE_HEADS, decay)
 
 
-@triton.jit(do_not_specialize_on_alignment=["decay_rate", "decay_bias", "slots", "starts", "counts"])
+@triton.jit(
+    do_not_specialize=["certain"],
+    do_not_specialize_on_alignment=["decay_rate", "decay_bias", "slots", "starts", "counts"],
+)
 def rule_kernel(
-    projected, inputs, slots, starts, counts, delta, conv_tail, conv, decay_rate, decay_bias, recalled,
+    projected, inputs, slots, starts, counts, delta, conv_tail, conv, decay_rate, decay_bias, recalled, certain,
     KEY_HEADS: tl.constexpr, VALUE_HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KERNEL: tl.constexpr, COLUMNS: tl.constexpr, HAS_INPUTS: tl.constexpr,
 ):  # fmt: skip
     """What queries recall -> recalled [rows, heads * VALUE_DIM]; grid (runs of COLUMNS value columns, segments).
 
-    HAS_INPUTS: `inputs_kernel` has made what the rule reads; otherwise segments have one row at most.
+    Segments of at most `certain` rows leave the state as it is behind their last row; a program's columns of it are
+    read and written by nobody else. HAS_INPUTS: `inputs_kernel` has made what the rule reads; otherwise segments have
+    one row at most.
     """
     VALUES: tl.constexpr = VALUE_HEADS * VALUE_DIM
     CONV_WIDTH: tl.constexpr = 2 * KEY_HEADS * KEY_DIM + VALUES
@@ -89,12 +101,13 @@ def rule_kernel(
     begin_dependent()
     first_column, segment = tl.program_id(0) * COLUMNS, tl.program_id(1)
     head = first_column // VALUE_DIM
-    of_value = first_column - head * VALUE_DIM + tl.arange(0, COLUMNS)
+    first_value = first_column - head * VALUE_DIM
+    of_value = first_value + tl.arange(0, COLUMNS)
     slot = tl.load(slots + segment).to(tl.int64)
     first, count = tl.load(starts + segment), tl.load(counts + segment)
     if (slot >= 0) & (count > 0):
-        at_state = delta + (slot * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM)
-        state = tl.load(at_state + state_columns(of_value, KEY_DIM, VALUE_DIM))
+        at_state = delta + (slot * VALUE_HEADS + head) * (KEY_DIM * VALUE_DIM) + first_value
+        state = tl.load(at_state + state_columns(KEY_DIM, VALUE_DIM, COLUMNS))
         out = recalled + first.to(tl.int64) * VALUES + head * VALUE_DIM + of_value
         if HAS_INPUTS:
             query, key, value, beta, decay = load_inputs(
@@ -106,17 +119,21 @@ def rule_kernel(
                     inputs, first + tl.minimum(step + 1, count - 1), head, of_value,
                     KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM,
                 )  # fmt: skip
-                after, correction = advance(state, key, value, beta, decay)
+                correction = correction_of(state, key, value, beta, decay)
                 tl.store(out + step * VALUES, recall(state, query, key, correction, decay))
-                state, query, key = after, next_query, next_key
+                state = advance(state, key, correction, decay)
+                query, key = next_query, next_key
                 value, beta, decay = next_value, next_beta, next_decay
         else:
             query, key, value, beta, decay = rule_inputs(
                 projected + first.to(tl.int64) * WIDTH, conv_tail + slot * ((KERNEL - 1) * CONV_WIDTH),
                 (conv, decay_rate, decay_bias), 0, head, of_value, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, KERNEL,
             )  # fmt: skip
-            _, correction = advance(state, key, value, beta, decay)
+            correction = correction_of(state, key, value, beta, decay)
             tl.store(out, recall(state, query, key, correction, decay))
+            state = advance(state, key, correction, decay)
+        if count <= certain:
+            tl.store(at_state + state_columns(KEY_DIM, VALUE_DIM, COLUMNS), state)
 
 
 @triton.jit(do_not_specialize=["row_step", "block_step"], do_not_specialize_on_alignment=["slots", "block_order"])
@@ -149,6 +166,7 @@ def finish_kernel(
 def delta_rows(
     projected: torch.Tensor,
     rows: WindowRows,
+    lengths: SegmentLengths,
     state: DeltaState,
     vectors: DeltaVectors,
     shape: DeltaRowsShape,
@@ -156,11 +174,11 @@ def delta_rows(
     out: RowsOut,
     block_order: torch.Tensor | None,
 ) -> None:
-    """Two launches for one row, where the rule makes its inputs itself, three for more.
+    """Two launches where no segment has a second row and the rule makes its inputs itself, otherwise three.
 
     One more where a block of 32 columns holds more than one head.
     """
-    has_inputs = rows.count > 1
+    has_inputs = min(lengths.longest, rows.count) > 1
     sources = (state.conv_tail, vectors.conv, vectors.decay_rate, vectors.decay_bias)
     if has_inputs:
         inputs_kernel[(shape.key_heads + shape.value_heads, rows.count)](
@@ -170,7 +188,7 @@ def delta_rows(
     columns, warps = cut_of(shape)
     rule_kernel[(shape.value_width // columns, rows.segments)](
         projected, work.inputs, rows.segment_slots, rows.segment_starts, rows.segment_counts, state.delta, *sources,
-        work.recalled, **sizes_of(shape), COLUMNS=columns, HAS_INPUTS=has_inputs,
+        work.recalled, lengths.certain, **sizes_of(shape), COLUMNS=columns, HAS_INPUTS=has_inputs,
         num_warps=warps, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip
     _finish(projected, rows, vectors, shape, work, out, block_order)

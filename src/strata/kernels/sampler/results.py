@@ -10,7 +10,8 @@ PART_WORDS = 4  # of a segment, before its tokens: slot or -1, number of tokens,
 
 # Reasons: why a reply ended with its last token.
 GOES_ON, STOPPED, OUT_OF_BUDGET = 0, 1, 2
-# Errors: why a window gave no token for a slot, whose reply has ended and whose state is as before.
+# Errors: why a window gave no token for a slot. Its reply has ended, and nobody may go on from its state: a row that
+# was certain to stand has moved part of it.
 NO_ERROR, NOT_FINITE = 0, 1
 
 

@@ -17,7 +17,7 @@ from strata.quant.layout import BLOCK_COLUMNS
 
 
 def append_delta(walk: Walk, mixer: DeltaMixer, x: LayerInput) -> None:
-    """A gated delta net; its projected rows are kept for the commit."""
+    """A gated delta net; its projected rows are kept for the commit. The state of certain segments is written."""
     buffers = walk.buffers
     shape, state = buffers.model.delta_shape, buffers.state
     assert shape is not None
@@ -29,8 +29,8 @@ def append_delta(walk: Walk, mixer: DeltaMixer, x: LayerInput) -> None:
     inputs = buffers.take("delta rule inputs", shape.inputs_width)
     work = DeltaRowsWork(inputs, buffers.take("delta recalled", shape.value_width))
     walk.launch(
-        "delta: rule", delta_rows, projected, buffers.rows, slot_states, mixer.vectors, shape, work, mixed,
-        mixer.out.block_order,
+        "delta: rule", delta_rows, projected, buffers.rows, walk.lengths, slot_states, mixer.vectors, shape, work,
+        mixed, mixer.out.block_order,
     )  # fmt: skip
     output = buffers.take("mixer output", buffers.model.hidden)
     walk.multiply("delta: out", mixer.out, mixed, output)

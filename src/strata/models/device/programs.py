@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from strata.kernels.delta_rows import DeltaStates, commit_delta
+from strata.kernels.delta_rows import DeltaStates, SegmentLengths, commit_delta
 from strata.kernels.embed_rows import embed_rows
 from strata.kernels.ngram_rows import commit_ngram
 from strata.models.device.buffers import Buffers
@@ -23,15 +23,18 @@ from strata.models.device.walk import Readers, Walk
 class ModelProgram:
     """The launches of one bucket, in the order in which they run."""
 
-    layers: Program  # tokens -> streams; cells are written and what the commit replays is stored
+    layers: Program  # tokens -> streams; writes cells, certain segments' recurrent state, and what the commit replays
     head: Program  # streams -> logits; adds the last layer's output, so hidden rows are complete behind it
-    commit: Program  # the accepted rows become state
+    commit: Program  # the accepted rows become state; behind these layers
 
 
-def build_program(buffers: Buffers, accepted: torch.Tensor) -> ModelProgram:
-    """The launches over these buffers; accepted int32 [segments]: rows of each segment that the commit takes."""
+def build_program(buffers: Buffers, lengths: SegmentLengths, accepted: torch.Tensor) -> ModelProgram:
+    """The launches over these buffers; accepted int32 [segments]: rows of each segment that the commit takes.
+
+    A certain segment's are all of its rows.
+    """
     model = buffers.model
-    walk = Walk(buffers)
+    walk = Walk(buffers, lengths)
     walk.launch("embed", embed_rows, model.embedding, buffers.rows.tokens, buffers.streams, model.streams)
     for index, layer in enumerate(model.layers):
         walk.layer, walk.kind = index, layer.kind
@@ -40,7 +43,7 @@ def build_program(buffers: Buffers, accepted: torch.Tensor) -> ModelProgram:
     walk.layer, walk.kind = None, "window"
     x = walk.read("head", model.final_read, Readers.of(model.head))
     walk.multiply("head", model.head, x.rows, buffers.logits)
-    return ModelProgram(layers, walk.launches, _commit(buffers, accepted))
+    return ModelProgram(layers, walk.launches, _commit(buffers, lengths, accepted))
 
 
 def _append_layer(walk: Walk, layer: DeviceLayer) -> None:
@@ -54,12 +57,12 @@ def _append_layer(walk: Walk, layer: DeviceLayer) -> None:
     append_mlp(walk, layer.mlp, walk.read("mlp", layer.mlp_read, readers_of(layer.mlp)))
 
 
-def _commit(buffers: Buffers, accepted: torch.Tensor) -> Program:
-    walk, model, state = Walk(buffers, kind="commit"), buffers.model, buffers.state
+def _commit(buffers: Buffers, lengths: SegmentLengths, accepted: torch.Tensor) -> Program:
+    walk, model, state = Walk(buffers, lengths, kind="commit"), buffers.model, buffers.state
     if model.delta_shape is not None and model.delta_vectors is not None:
         states = DeltaStates(state.delta, state.conv_tail)
         stored, vectors, shape = buffers.stored_delta, model.delta_vectors, model.delta_shape
-        walk.launch("commit: delta", commit_delta, states, stored, buffers.rows, accepted, vectors, shape)
+        walk.launch("commit: delta", commit_delta, states, stored, buffers.rows, lengths, accepted, vectors, shape)
     if state.sizes.ngram_layers:
         tails, stored = state.ngram_tail, buffers.stored_ngrams
         walk.launch("commit: n-grams", commit_ngram, state.history, tails, stored, buffers.rows, accepted)

@@ -1,6 +1,7 @@
 """The state of all slots of a model on one device: big tensors of all layers, and how a slot's part is moved.
 
-Knows no kernel; a window reads these tensors, its commit writes them. Cells of a row are written before they are read.
+Knows no kernel; a window reads these tensors, its commit writes them, the window itself where no row can be refused.
+Cells of a row are written before they are read.
 """
 
 from collections.abc import Iterator, Sequence
