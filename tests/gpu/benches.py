@@ -6,24 +6,21 @@ from functools import cached_property, partial
 
 import torch
 
-from strata.kernels.expert_rows.triton import (
-    DOWN,
-    MatrixTask,
-    expert_rows,
-    gate_and_up,
-    hidden_rows,
-    launch_for,
-    run_matrix,
-)
+from strata.kernels.expert_rows.buffers import ExpertBuffers
+from strata.kernels.expert_rows.triton import DOWN, MatrixTask, run_matrix
+from strata.kernels.expert_rows.window import expert_rows_into, gate_up_into
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
 from strata.kernels.launch_shapes import LaunchShape
+from strata.kernels.packed_rows import room_for
 from strata.kernels.packed_rows.activations import activations_for
 from strata.kernels.packed_rows.decode import decode_steps
+from strata.kernels.packed_rows.joined import rows_of
 from strata.kernels.packed_rows.triton import multiply_packed
 from strata.quant.layout import MatrixLayout
 from strata.quant.packed import PackedMatrix
 from tests.gpu.floors import float_operations, matrix_bytes
 from tests.gpu.weights import random_dense
+from tests.kernels.joined_cases import filled
 from tests.kernels.random_matrices import work_on
 
 CACHE_BYTES = 256 << 20  # what is read before the same bytes come again
@@ -70,27 +67,22 @@ class Bench:
         return sum(work.seats.numel() for work in self.works) / len(self.works)
 
     def calls(self, part: str, launch: LaunchShape | None = None) -> Calls:
-        """`part`: gate+up, down, or whole (with both quantizations)."""
-        layout, work = self.blobs.layout, self.works[0]
-        rows, ranks = self.choices[0].shape
-        x = torch.randn(rows, layout.gate.columns, device=CUDA)
-        gate_up = torch.randn(rows * ranks, 2 * layout.gate.rows, device=CUDA)
-        out = torch.empty(rows, ranks, layout.down.rows, device=CUDA)
+        """`part`: gate+up, down, or whole (gate, up, the hidden rows quantized, and down)."""
+        layout, (rows, ranks) = self.blobs.layout, self.choices[0].shape
+        x = filled(torch.randn(rows, layout.gate.columns, device=CUDA), room_for([layout.gate], rows, CUDA))
+        buffers = ExpertBuffers.empty(layout, rows, ranks, CUDA)
         both = 2.0 * matrix_bytes(layout.gate), 2 * float_operations(layout.gate, rows * ranks)
         down = float(matrix_bytes(layout.down)), float_operations(layout.down, rows * ranks)
         if part == "gate+up":
-            chosen = launch or launch_for(self.blobs, work, layout.gate)
-            activations = activations_for(layout.gate, x, chosen)
-            functions = [partial(gate_and_up, self.blobs, w, activations, gate_up, chosen) for w in self.works]
+            functions = [partial(gate_up_into, self.blobs, w, x, buffers.gate_up, launch) for w in self.works]
             return Calls(self.experts * both[0], both[1], list(functions))
         if part == "down":
-            chosen = launch or launch_for(self.blobs, work, layout.down)
-            h = hidden_rows(layout, work, gate_up, chosen)
-            tasks = [(w, MatrixTask((DOWN,), h, w.places, out.view(rows * ranks, -1))) for w in self.works]
-            return Calls(
-                self.experts * down[0], down[1], [partial(run_matrix, self.blobs, w, t, chosen) for w, t in tasks]
-            )
-        functions = [partial(expert_rows, self.blobs, w, x, out, launch) for w in self.works]
+            filled(torch.randn(rows * ranks, layout.down.columns, device=CUDA), buffers.hidden)
+            h, out = rows_of(layout.down, buffers.hidden), buffers.by_rank.view(rows * ranks, -1)
+            tasks = [(w, MatrixTask((DOWN,), h, w.places, out)) for w in self.works]
+            functions = [partial(run_matrix, self.blobs, w, task, launch) for w, task in tasks]
+            return Calls(self.experts * down[0], down[1], list(functions))
+        functions = [partial(expert_rows_into, self.blobs, w, x, buffers, None, launch) for w in self.works]
         return Calls(self.experts * (both[0] + down[0]), both[1] + down[1], list(functions))
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strata.kernels.combine import combine_rows
 from strata.kernels.expert_rows.reference import expert_rows as expert_by_definition
 from strata.kernels.expert_rows.reference import matrix_rows as rows_by_definition
 from strata.kernels.expert_rows.work import ExpertBlobs
@@ -16,6 +15,7 @@ from strata.kernels.launch_shapes import LaunchShape, dp4a_launch, matrix_launch
 from strata.quant.layout import BlobLayout, MatrixLayout
 from strata.quant.packed import PackedMatrix
 from tests.gpu.native_twin import NativeTwin
+from tests.kernels.joined_cases import experts_into
 from tests.kernels.random_matrices import (
     KINDS,
     Experts,
@@ -31,7 +31,7 @@ from tests.kernels.random_matrices import (
 # Launches in the gate: few, because each is a compilation for every kind. One row in VRAM and four in place, groups of
 # eight on the matrix units, and for the kinds that published files hold most often also others.
 OFTEN = ("q2_0", "q4_0", "q4_k", "iq4_xs", "q8_0")
-RANKS, EXPERTS, COMBINED = 2, 4, 10
+RANKS, EXPERTS = 2, 4
 ARENA_BYTES = 64 << 20
 
 
@@ -80,8 +80,6 @@ class ExpertCase:
         return out
 
     def on_gpu(self, arena: torch.Tensor) -> torch.Tensor:
-        from strata.kernels.expert_rows.triton import expert_rows
-
         cuda = torch.device("cuda")
         if self.is_in_place:
             memory = arena[: self.experts.blobs.memory.numel()]
@@ -90,36 +88,11 @@ class ExpertCase:
         else:
             blobs = self.experts.moved(cuda)
         out = torch.full((*self.choices.shape, self.x.shape[1]), float("nan"), device=cuda)
-        expert_rows(blobs, work_on(cuda, self.choices), self.x.cuda(), out, self.launch)
+        experts_into(out, blobs, work_on(cuda, self.choices), self.x.cuda(), self.launch)
         return out.cpu()
 
 
-@dataclass(frozen=True)
-class CombineCase:
-    """Rows of experts added up; what is masked holds NaN."""
-
-    rows: torch.Tensor
-    weights: torch.Tensor
-    mask: torch.Tensor | None
-    shared: torch.Tensor | None
-    shared_weights: torch.Tensor | None
-
-    @property
-    def _others(self) -> tuple[torch.Tensor | None, ...]:
-        return self.mask, self.shared, self.shared_weights
-
-    def expected(self) -> torch.Tensor:
-        return combine_rows(self.rows, self.weights, *self._others)
-
-    def native(self, twin: NativeTwin) -> torch.Tensor:
-        return twin.combine(self.rows, self.weights, *self._others)
-
-    def on_gpu(self, arena: torch.Tensor) -> torch.Tensor:
-        others = [None if each is None else each.cuda() for each in self._others]
-        return combine_rows(self.rows.cuda(), self.weights.cuda(), *others).cpu()
-
-
-Case = MatrixCase | ExpertCase | CombineCase
+Case = MatrixCase | ExpertCase
 
 
 @dataclass(frozen=True)
@@ -149,36 +122,11 @@ class Recipe:
         return ExpertCase(experts, random_rows(number, rows, hidden), choices, self.is_in_place, self.launch)
 
 
-@dataclass(frozen=True)
-class CombineRecipe:
-    """Which inputs a case of combining has."""
-
-    has_mask: bool
-    has_shared: bool
-    has_gate: bool
-
-    def make(self, number: int, most: int = 640) -> Case:
-        """Case `number`; `most` bounds the columns."""
-        random = np.random.default_rng(number)
-        rows, hidden = int(random.integers(1, 40)), int(random.integers(1, most + 1))
-        values = random_rows(number, rows * COMBINED, hidden).reshape(rows, COMBINED, hidden)
-        weights = torch.from_numpy(random.random((rows, COMBINED), dtype=np.float32))
-        mask = torch.from_numpy(random.random((rows, COMBINED)) < 0.7) if self.has_mask else None
-        if mask is not None:
-            values[~mask] = float("nan")
-        shared = random_rows(number + 1, rows, hidden) if self.has_shared else None
-        gates = torch.from_numpy(random.random(rows, dtype=np.float32)) if self.has_gate else None
-        return CombineCase(values, weights, mask, shared, gates)
-
-
-AnyRecipe = Recipe | CombineRecipe
-
-
-def recipes(is_smoke: bool) -> list[AnyRecipe]:
+def recipes(is_smoke: bool) -> list[Recipe]:
     """Every kind as a dense matrix, in VRAM and in place; down is often of another kind than gate and up."""
     kinds = [kind for kind in KINDS if not is_smoke or kind.name in OFTEN[:3]]
     one, four = dp4a_launch(1, 1, 2, 128), dp4a_launch(4, 1, 1)
-    found: list[AnyRecipe] = []
+    found: list[Recipe] = []
     for index, kind in enumerate(kinds):
         pair = (kind, kinds[(index + 5) % len(kinds)])
         found += [Recipe(False, pair, launch) for launch in ((one, four) if not is_smoke else (four,))]
@@ -190,8 +138,7 @@ def recipes(is_smoke: bool) -> list[AnyRecipe]:
             wide = (matrix_launch(16, 2, 80), matrix_launch(32, 1, 80), matrix_launch(8, 4, 128))[index % 3]
             found += [Recipe(False, pair, matrix_launch(8, 1, 48)), Recipe(False, pair, wide)]
             found += [Recipe(True, (kind, kind), matrix_launch(8, 1), index % 2 == 1)]
-    combined = [(False, False, False), (True, False, False), (False, True, False), (True, True, True)]
-    return found + [CombineRecipe(*each) for each in combined]
+    return found
 
 
 def _size(random: np.random.Generator, kind: Kind, most: int) -> int:

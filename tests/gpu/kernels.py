@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from strata.kernels.launch_shapes import ROW_BUCKETS
-from tests.gpu.cases import ARENA_BYTES, AnyRecipe, Case, bits_equal, recipes
+from tests.gpu.cases import ARENA_BYTES, Case, Recipe, bits_equal, recipes
 from tests.gpu.native_twin import NativeTwin, start_build
 
 COMPILERS = 14
@@ -51,7 +51,7 @@ def compile_share(share: int, shares: int, is_smoke: bool) -> list[str]:
     return failed
 
 
-def run_tiny(recipe: AnyRecipe) -> None:
+def run_tiny(recipe: Recipe) -> None:
     """The smallest case of a recipe."""
     recipe.make(0, 64).on_gpu(torch.empty(4 << 20, dtype=torch.uint8, pin_memory=True))
 
@@ -61,12 +61,12 @@ class Prepared:
     """A case and the bits that it must give."""
 
     number: int
-    recipe: AnyRecipe
+    recipe: Recipe
     case: Case
     expected: torch.Tensor
 
 
-def prepare(chosen: list[AnyRecipe], count: int, budget_s: float) -> list[Prepared]:
+def prepare(chosen: list[Recipe], count: int, budget_s: float) -> list[Prepared]:
     """Cases with what the definition makes of them, as many as fit the time."""
     ready: list[Prepared] = []
     end = time.monotonic() + budget_s
@@ -125,7 +125,7 @@ def late_compilations() -> list[str]:
 def speeds(budget_s: float, report: dict[str, object], is_smoke: bool) -> Iterator[dict[str, object]]:
     """Lines of the table, until the time is over."""
     from tests.gpu.floors import Rates
-    from tests.gpu.speeds import MIXTURES, combine_speeds, dense_speeds, expert_speeds, in_place_speeds
+    from tests.gpu.speeds import MIXTURES, dense_speeds, expert_speeds, in_place_speeds
     from tests.gpu.timing import device_rates_gb_per_s, host_rates_gb_per_s
 
     end = time.monotonic() + budget_s
@@ -142,7 +142,6 @@ def speeds(budget_s: float, report: dict[str, object], is_smoke: bool) -> Iterat
         expert_speeds(rates, MIXTURES[:1] if is_smoke else MIXTURES),
         in_place_speeds(arena, link),
         dense_speeds(rates, ((2560, 6144),)) if is_smoke else dense_speeds(rates),
-        combine_speeds(rates),
     )
     for lines in groups:
         for line in lines:

@@ -70,28 +70,6 @@ class NativeTwin:
 
         return self._agreed(run)
 
-    def combine(
-        self,
-        rows: torch.Tensor,
-        weights: torch.Tensor,
-        mask: torch.Tensor | None,
-        shared: torch.Tensor | None,
-        shared_weights: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Rows of experts added up by every instruction set."""
-        count, ranks, hidden = rows.shape
-        computed = None if mask is None else mask.to(torch.uint8)
-        where = [None if each is None else each.data_ptr() for each in (computed, shared, shared_weights)]
-
-        def run() -> torch.Tensor:
-            out = torch.empty(count, hidden)
-            sources = (rows.data_ptr(), weights.data_ptr(), where[0], where[1], hidden, where[2])
-            call = self._library.load().strata_combine
-            self._library.check(call(self._pool.handle, count, ranks, hidden, *sources, out.data_ptr(), hidden))
-            return out
-
-        return self._agreed(run)
-
     def _agreed(self, run: Callable[[], torch.Tensor]) -> torch.Tensor:
         results = []
         for path in self.paths:

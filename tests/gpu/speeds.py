@@ -5,20 +5,18 @@ Floors come from bytes and operations (floors.py) and rates measured in the same
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import torch
 
-from strata.kernels.combine.triton import combine_rows
 from strata.kernels.configurations import packed_launch
-from strata.kernels.expert_rows.triton import launch_for
+from strata.kernels.expert_rows.triton import DOWN, GATE, launch_for
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape
 from strata.kernels.packed_rows.triton import device_name
 from tests.gpu.benches import CUDA, Bench, Calls, DenseBench
 from tests.gpu.floors import Rates, floor_seconds
 from tests.gpu.timing import seconds
-from tests.gpu.weights import HIDDEN, KIND, blob_layout, random_blobs
+from tests.gpu.weights import KIND, blob_layout, random_blobs
 
 SEATS = 1200  # 3.3 GB in 4.5 bits: far beyond the last-level cache
 EXPERT_COUNTS = (10, 40, 160, 480)
@@ -71,11 +69,11 @@ def measure(what: str, size: str, launch: str, calls: Calls, rates: Rates, repea
 
 
 def _parts(bench: Bench, name: str, size: str, rates: Rates, parts: tuple[str, ...]) -> Iterator[Speed]:
-    layout, work = bench.blobs.layout, bench.works[0]
+    work = bench.works[0]
     launches = {
-        "gate+up": describe(launch_for(bench.blobs, work, layout.gate)),
-        "down": describe(launch_for(bench.blobs, work, layout.down)),
-        "whole": "with quantizations",
+        "gate+up": describe(launch_for(bench.blobs, work, GATE)),
+        "down": describe(launch_for(bench.blobs, work, DOWN)),
+        "whole": "all launches",
     }
     for part in parts:
         yield measure(f"{part} {name}", size, launches[part], bench.calls(part), rates)
@@ -121,15 +119,3 @@ def dense_speeds(rates: Rates, sizes: tuple[tuple[int, int], ...] = DENSE_SIZES)
                 launch = packed_launch(device_name(CUDA), bench.layout, rows)
                 calls = bench.calls(rows, launch)
                 yield measure(f"{outputs} x {columns} {kind}", f"{rows} rows", describe(launch), calls, rates)
-
-
-def combine_speeds(rates: Rates) -> Iterator[Speed]:
-    """Ten ranks and a shared row with its gate."""
-    for rows in (1, 8, 32):
-        values = torch.randn(rows, RANKS, HIDDEN, device=CUDA)
-        weights, shared = torch.rand(rows, RANKS, device=CUDA), torch.randn(rows, HIDDEN, device=CUDA)
-        gates, mask = torch.rand(rows, device=CUDA), torch.ones(rows, RANKS, dtype=torch.bool, device=CUDA)
-        call = partial(combine_rows, values, weights, mask, shared, gates)
-        read, operations = 4.0 * rows * (RANKS + 1) * HIDDEN, rows * (RANKS + 1) * HIDDEN
-        calls = Calls(read, operations, [call] * 8)
-        yield measure("combine (cached)", f"{rows} rows of {RANKS} ranks", "", calls, rates)

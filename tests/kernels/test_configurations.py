@@ -57,6 +57,17 @@ def test_what_is_looked_up_is_the_table(device: str) -> None:
     assert expert_launch(device, layout, 3, is_in_place=False) == experts[ROW_BUCKETS.index(4)]
 
 
+def test_down_of_experts_may_have_launches_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, ours, others = KIND["q4_0"].layout(2560, 640), dp4a_launch(1, 1, 3), dp4a_launch(1, 1, 2)
+    table = {(ShapeClass.EXPERTS, WeightClass.CODE4): (others,) * len(ROW_BUCKETS)}
+    monkeypatch.setitem(MEASURED, "a card", table)
+    assert expert_launch("a card", layout, 1, is_in_place=False, is_down=True) == others
+    table[ShapeClass.DOWN, WeightClass.CODE4] = (ours,) * len(ROW_BUCKETS)
+    assert expert_launch("a card", layout, 1, is_in_place=False, is_down=True) == ours
+    assert expert_launch("a card", layout, 1, is_in_place=False) == others
+    assert expert_launch("a card", layout, 1, is_in_place=True, is_down=True) == default_launch(1)
+
+
 def test_a_matrix_of_very_few_tiles_has_launches_of_its_own() -> None:
     for device in MEASURED:
         for name, weights in (("f32", WeightClass.FLOAT), ("q8_0", WeightClass.CODE8)):
@@ -72,8 +83,9 @@ def test_parts_of_tiles_and_blocks_side_by_side_are_for_dense_matrices_without_m
         for launch in launches:
             is_plain = shape is ShapeClass.EXPERTS or launch.uses_matrix_units
             assert launch.outputs in ((16,) if is_plain else (4, 8, 16))
-            is_single = is_plain or weights is WeightClass.FLOAT
-            assert launch.side in ((1,) if is_single else (1, 2, 4))
+            sides = (1, 2, 4, 8) if weights is WeightClass.FLOAT else (1, 2, 4)
+            assert launch.side in ((1,) if is_plain else sides)
+            assert weights is not WeightClass.FLOAT or launch.side <= launch.rows
 
 
 def test_matrices_that_share_a_launch_have_its_warps_and_registers() -> None:

@@ -20,6 +20,7 @@ from strata.kernels.expert_rows.reference import (
 from strata.quant import formats
 from strata.quant.layout import Code, MinKind
 from strata.quant.packed import PackedMatrix, integers_of, min_values, scale_values
+from tests.kernels.random_matrices import random_rows
 
 ERROR_OF_INT8_ACTIVATIONS = 1.5e-2
 
@@ -230,6 +231,22 @@ def test_combine_skips_rows_that_were_not_computed() -> None:
     found = combine(stale, weights, computed)
     assert torch.allclose(found, (rows * (weights * computed)[..., None]).sum(dim=1), atol=1e-6)
     assert torch.equal(combine(stale, weights, computed, shared), found + shared)
+
+
+@pytest.mark.parametrize("hidden", [40, 33])
+def test_ranks_are_added_in_order_and_the_shared_row_last(hidden: int) -> None:
+    rows, weights = random_rows(1, 6, hidden).reshape(2, 3, hidden), torch.rand(2, 3, generator=torch.Generator())
+    shared, gates, everything = random_rows(2, 2, hidden), torch.tensor([0.3, 0.9]), torch.ones(2, 3, dtype=torch.bool)
+    for n in range(2):
+        total = torch.zeros(hidden)
+        for rank in range(3):
+            total = fma(weights[n, rank].expand(hidden), rows[n, rank], total)
+        assert torch.equal(combine(rows, weights, everything)[n], total)
+        assert torch.equal(combine(rows, weights, everything, shared)[n], total + shared[n])
+        gated = combine(rows, weights, everything, shared, gates)
+        assert torch.equal(gated[n], fma(gates[n].expand(hidden), shared[n], total))
+    ungated = combine(rows, weights, everything, shared, torch.ones(2))
+    assert torch.equal(ungated, combine(rows, weights, everything, shared))
 
 
 def test_rows_of_another_size_are_refused() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from strata.kernels.combine import combine_rows
+from strata.kernels.expert_rows.reference import combine
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.residual_streams import Addition, ExpertRows, MixerRows, Nothing, Values, add_and_norm
 from strata.models.blocks.norm import grouped_rms_norm
@@ -28,7 +28,8 @@ def written(streams: torch.Tensor, addition: Addition) -> torch.Tensor:
     if isinstance(addition, MixerRows):
         output = addition.output
     else:
-        output = combine_rows(addition.by_rank, addition.weights, None, addition.shared, addition.shared_weights)
+        everything = torch.ones_like(addition.weights, dtype=torch.bool)
+        output = combine(addition.by_rank, addition.weights, everything, addition.shared, addition.shared_weights)
     return streams + output if addition.strengths is None else write_streams(streams, output, addition.strengths)
 
 

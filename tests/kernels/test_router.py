@@ -82,3 +82,6 @@ def test_what_does_not_fit_is_refused() -> None:
     with_gate = Routes.empty(2, 3, "cpu", has_shared_gate=True)
     with pytest.raises(ValueError, match=r"x must be contiguous float32 \[2, 4\]"):
         route_rows(torch.zeros(2, 8), window, True, with_gate, SharedGate(torch.zeros(2, 5), torch.zeros(4)))
+    many = Routes.empty(33, 1, "cpu", has_shared_gate=False)
+    with pytest.raises(ValueError, match="33 rows in one window; 32 are the most"):
+        route_rows(torch.zeros(33, 8), window_of([(0, 33)], 33), True, many)

@@ -9,6 +9,7 @@ from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
 from strata.kernels.launch_shapes import matrix_launch
 from strata.quant.layout import BlobLayout
 from tests.kernels.interpreter import needs_interpreter
+from tests.kernels.joined_cases import experts_into
 from tests.kernels.random_matrices import KINDS, Experts, random_choices, random_experts, random_rows
 
 pytestmark = needs_interpreter
@@ -39,34 +40,28 @@ def by_definition(experts: Experts, x: torch.Tensor, choices: torch.Tensor) -> t
 def test_experts_have_the_bits_of_the_definition(
     gate: str, up: str, down: str, hidden: int, width: int, rows: int
 ) -> None:
-    from strata.kernels.expert_rows.triton import expert_rows
-
     layout = BlobLayout(
         KIND[gate].layout(width, hidden), KIND[up].layout(width, hidden), KIND[down].layout(hidden, width)
     )
     experts = random_experts(1, layout, 3)
     x, choices = random_rows(2, rows, hidden), random_choices(3, rows, 2, 3)
     out = torch.full((rows, 2, hidden), float("nan"))
-    expert_rows(experts.blobs, ExpertWork.from_choices(choices), x, out)
+    experts_into(out, experts.blobs, ExpertWork.from_choices(choices), x)
     assert torch.equal(out.view(torch.int32), by_definition(experts, x, choices).view(torch.int32))
 
 
 @pytest.mark.parametrize(("gate", "down", "hidden", "width"), [("q4_0", "q8_0", 96, 64), ("iq4_xs", "q2_k", 256, 256)])
 def test_matrix_units_have_the_same_bits(gate: str, down: str, hidden: int, width: int) -> None:
-    from strata.kernels.expert_rows.triton import expert_rows
-
     layout = BlobLayout(
         KIND[gate].layout(width, hidden), KIND[gate].layout(width, hidden), KIND[down].layout(hidden, width)
     )
     experts, x, choices = random_experts(1, layout, 3), random_rows(2, 11, hidden), random_choices(3, 11, 2, 3)
     out = torch.full((11, 2, hidden), float("nan"))
-    expert_rows(experts.blobs, ExpertWork.from_choices(choices), x, out, matrix_launch(8, 1))
+    experts_into(out, experts.blobs, ExpertWork.from_choices(choices), x, matrix_launch(8, 1))
     assert torch.equal(out.view(torch.int32), by_definition(experts, x, choices).view(torch.int32))
 
 
 def test_blobs_may_lie_anywhere_and_other_places_are_left_alone() -> None:
-    from strata.kernels.expert_rows.triton import expert_rows
-
     kind = KIND["q4_0"]
     layout = BlobLayout(kind.layout(32, 64), kind.layout(32, 64), kind.layout(64, 32))
     experts = random_experts(4, layout, 3)
@@ -76,12 +71,12 @@ def test_blobs_may_lie_anywhere_and_other_places_are_left_alone() -> None:
     only = [torch.tensor(values).int() for values in ([0, 1], [0, 0, 1], [1], [0])]
     part = ExpertWork(*only, ranks=2, most_rows=1)
     out = torch.full((2, 2, 64), 7.0)
-    expert_rows(elsewhere, part, x, out)
+    experts_into(out, elsewhere, part, x)
     wanted = torch.full_like(out, 7.0)
     wanted[0, 1] = expert_by_definition(*experts.matrices[0], x[:1])[0]
     assert torch.equal(out, wanted)
     whole = torch.empty_like(out)
-    expert_rows(elsewhere, ExpertWork.from_choices(choices), x, whole)
+    experts_into(whole, elsewhere, ExpertWork.from_choices(choices), x)
     moved = torch.tensor([2, 0, 1])[choices]
     assert torch.equal(whole, by_definition(experts, x, moved))
 
@@ -92,6 +87,17 @@ def test_work_lists_each_expert_once() -> None:
     assert work.starts.tolist() == [0, 2, 4, 6]
     assert work.places.tolist() == [1, 2, 0, 5, 3, 4]
     assert work.rows.tolist() == [0, 1, 0, 2, 1, 2]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(819_200, 20), (48, 5), (16, 1), (2560, 3)])
+def test_parts_that_are_asked_for_ahead_are_the_whole(size: int, parts: int) -> None:
+    from tests.kernels.triton_probes import parts_kernel
+
+    ranges = torch.full((parts, 2), -1, dtype=torch.int32)
+    parts_kernel[(parts,)](ranges, size, parts)
+    asked = [byte for first, length in ranges.tolist() for byte in range(first, first + length, 16)]
+    assert asked == list(range(0, size, 16))
+    assert not (ranges % 16).any()
 
 
 def test_silu_has_the_bits_of_the_definition() -> None:

@@ -47,10 +47,14 @@ def _beside(leader: LaunchShape, own: LaunchShape, layout: MatrixLayout) -> Laun
     return replace(own, warps=leader.warps, unroll=unroll, registers=leader.registers)
 
 
-def expert_launch(device: str, layout: MatrixLayout, most_rows: int, is_in_place: bool) -> LaunchShape:
-    """The launch of gate and up or down of experts of which none has more than `most_rows` rows."""
-    shape = ShapeClass.IN_PLACE if is_in_place else ShapeClass.EXPERTS
-    return _find(device, shape, weight_class(layout), most_rows)
+def expert_launch(
+    device: str, layout: MatrixLayout, most_rows: int, is_in_place: bool, is_down: bool = False
+) -> LaunchShape:
+    """The launch of gate and up or of down of experts of which none has more than `most_rows` rows."""
+    weights = weight_class(layout)
+    has_own = is_down and (ShapeClass.DOWN, weights) in MEASURED.get(device, {})
+    shape = ShapeClass.IN_PLACE if is_in_place else ShapeClass.DOWN if has_own else ShapeClass.EXPERTS
+    return _find(device, shape, weights, most_rows)
 
 
 def default_launch(rows: int) -> LaunchShape:

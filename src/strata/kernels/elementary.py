@@ -7,7 +7,23 @@ Only + - *, tl.fma, tl.div_rn and tl.sqrt_rn; a value's bits do not depend on it
 import triton
 import triton.language as tl
 
-from strata.kernels.expert_rows.triton import exp_by_polynomial
+
+@triton.jit
+def exp_by_polynomial(x):
+    """The exp of expert_rows/reference.py, by multiply, add and fma only."""
+    x = tl.minimum(tl.maximum(x, -87.0), 88.0)
+    n = (x * 1.44269504 + 12582912.0) - 12582912.0
+    zero = tl.zeros(x.shape, tl.float32)
+    r = tl.fma(n, zero - 0.693145752, x)
+    r = tl.fma(n, zero - 1.42860677e-6, r)
+    p = zero + 1.0 / 720.0
+    p = tl.fma(p, r, zero + 1.0 / 120.0)
+    p = tl.fma(p, r, zero + 1.0 / 24.0)
+    p = tl.fma(p, r, zero + 1.0 / 6.0)
+    p = tl.fma(p, r, zero + 0.5)
+    p = tl.fma(p, r, zero + 1.0)
+    p = tl.fma(p, r, zero + 1.0)
+    return p * ((n.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -20,6 +36,12 @@ def sigmoid(x):
 def silu(x):
     """x / (1 + exp(-x))."""
     return tl.div_rn(x, 1.0 + exp_by_polynomial(-x))
+
+
+@triton.jit
+def silu_times(gate, up):
+    """(g / (1 + exp(-g))) * u."""
+    return tl.div_rn(gate, 1.0 + exp_by_polynomial(-gate)) * up
 
 
 @triton.jit

@@ -23,8 +23,11 @@ class LaunchShape:
     uses_matrix_units: bool = False
     registers: int | None = None  # most of a thread: the compiler then orders loads for speed, not for few registers
     outputs: int = 16  # of a program: 4, 8 or 16; fewer than 16 without matrix units, in dense matrices
-    side: int = 1  # blocks of a lane that are summed side by side: 1, 2 or 4; integer codes without matrix units
-    prefetches: bool = False  # dense matrices: whether a program asks for its weights before its predecessor has ended
+    side: int = 1  # without matrix units, side by side: blocks of a lane, 1, 2 or 4; of float codes rows, 1 to `rows`
+    prefetches: bool = False  # a program first asks for all its weights; dense ones: before its predecessor has ended
+    alone: int | None = None  # experts: unroll of what has one row left, where `rows` are more; none: as the others
+    tiles: int = 1  # experts' down: tiles of a program, each with `warps`; without matrix units
+    ahead: int = 0  # experts' gate and up: for so many last places of the list they ask for down's weights
 
     @property
     def options(self) -> dict[str, int | bool | None]:
@@ -57,14 +60,30 @@ def matrix_launch(rows: int, unroll: int, registers: int | None = None, prefetch
 def few_launch(
     rows: int, outputs: int, side: int, warps: int, unroll: int, registers: int | None = None, prefetches: bool = True
 ) -> LaunchShape:
-    """For matrices of few tiles: programs of some outputs, several blocks of a lane side by side."""
+    """For matrices of few tiles: programs of some outputs, several blocks of a lane or rows side by side."""
     return LaunchShape(rows, warps, unroll, False, registers, outputs, side, prefetches)
+
+
+def listed_launch(
+    rows: int,
+    warps: int,
+    unroll: int,
+    registers: int | None = None,
+    alone: int | None = None,
+    tiles: int = 1,
+    side: int = 1,
+    prefetches: bool = False,
+    ahead: int = 0,
+) -> LaunchShape:
+    """For listed experts, of which most have one row whatever the window has."""
+    return LaunchShape(rows, warps, unroll, False, registers, 16, side, prefetches, alone, tiles, ahead)
 
 
 class ShapeClass(Enum):
     """Where a matrix's work comes from."""
 
     EXPERTS = "experts"  # listed experts in the GPU's memory
+    DOWN = "down"  # their down matrices, where these want another launch than gate and up
     IN_PLACE = "in place"  # listed experts in pinned host memory
     FEW = "few"  # one dense matrix of very few tiles
     NARROW = "narrow"  # one dense matrix of few tiles

@@ -5,31 +5,38 @@ memory. Dense matrices of 2,560 x 6,144 (narrow), 10,240 x 2,560 and 248,320 x 2
 experts of 2,560 x 640: 10 and 40 of them for one row; for more rows windows that choose 10 of 512 at random, and of
 launches within 6 % there the best where all rows choose the same 40.
 
-Of matrices of very few tiles the launches are chosen by what they have in flight, not yet by time: see
-`python -m tests.gpu.tune_few`.
+Matrices of very few tiles, [324, 10,240], by `python -m tests.gpu.tune_few`: chains of dependent launches.
 
 NVIDIA H200: 2026-11-30, torch 2.11, Triton 3.6, driver 580.
 """
 
-from strata.kernels.launch_shapes import LaunchShape, ShapeClass, WeightClass, dp4a_launch, few_launch, matrix_launch
+from strata.kernels.launch_shapes import (
+    LaunchShape,
+    ShapeClass,
+    WeightClass,
+    dp4a_launch,
+    few_launch,
+    listed_launch,
+    matrix_launch,
+)
 
 Key = tuple[ShapeClass, WeightClass]
 
 FEW_INTEGER = (
-    few_launch(1, 8, 4, 8, 5, 255),
-    few_launch(2, 8, 4, 8, 2, 255),
-    few_launch(4, 8, 4, 8, 1, 255),
+    few_launch(1, 8, 4, 8, 10, 255),
+    few_launch(1, 8, 4, 8, 10, 255),
+    few_launch(2, 8, 4, 8, 5, 255),
+    matrix_launch(8, 10, 255, prefetches=True),
     matrix_launch(8, 4, 128, prefetches=True),
     matrix_launch(8, 4, 128, prefetches=True),
-    matrix_launch(16, 2, 128, prefetches=True),
 )
 FEW_FLOAT = (
-    few_launch(1, 8, 1, 4, 32, 255),
-    few_launch(2, 8, 1, 4, 16, 255),
-    few_launch(4, 8, 1, 4, 16, 255),
-    few_launch(8, 8, 1, 4, 8, 255),
-    few_launch(8, 8, 1, 4, 8, 255),
-    few_launch(8, 8, 1, 4, 8, 255),
+    few_launch(1, 8, 1, 4, 80, 255),
+    few_launch(2, 8, 2, 8, 32, 128),
+    few_launch(2, 8, 2, 8, 32, 128),
+    few_launch(4, 8, 4, 8, 32, 128),
+    few_launch(8, 8, 4, 8, 16, 128),
+    few_launch(8, 16, 8, 8, 8, 128),
 )
 
 # One launch for each of ROW_BUCKETS. Experts read in place have none: whatever is launched, the link sets the pace.
@@ -38,8 +45,16 @@ MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
         (ShapeClass.EXPERTS, WeightClass.CODE4): (
             dp4a_launch(1, 1, 2, 128),
             dp4a_launch(2, 1, 1),
-            dp4a_launch(4, 1, 1, 168),
-            dp4a_launch(4, 1, 1, 168),
+            listed_launch(4, 1, 1, 128, alone=2),
+            listed_launch(4, 1, 1, 128, alone=2),
+            dp4a_launch(4, 1, 2),
+            dp4a_launch(4, 1, 2),
+        ),
+        (ShapeClass.DOWN, WeightClass.CODE4): (
+            listed_launch(1, 1, 3, 128, tiles=4),
+            dp4a_launch(2, 1, 1),
+            listed_launch(4, 1, 1, 128, alone=3, tiles=4),
+            listed_launch(4, 1, 1, 128, alone=3, tiles=4),
             dp4a_launch(4, 1, 2),
             dp4a_launch(4, 1, 2),
         ),
@@ -47,7 +62,15 @@ MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
             dp4a_launch(1, 1, 4, 128),
             dp4a_launch(2, 1, 2),
             dp4a_launch(4, 1, 1, 168),
-            dp4a_launch(8, 1, 1),
+            listed_launch(4, 1, 1, 128, alone=2),
+            dp4a_launch(4, 1, 1, 168),
+            dp4a_launch(4, 1, 1, 168),
+        ),
+        (ShapeClass.DOWN, WeightClass.CODE8): (
+            dp4a_launch(1, 1, 4, 128),
+            dp4a_launch(2, 1, 2),
+            dp4a_launch(4, 1, 1, 168),
+            listed_launch(2, 1, 1, 96, alone=3, tiles=4),
             dp4a_launch(4, 1, 1, 168),
             dp4a_launch(4, 1, 1, 168),
         ),

@@ -10,7 +10,7 @@ import torch
 
 from strata.kernels.expert_rows import ExpertBuffers, SharedExpert, expert_rows_into
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
-from strata.kernels.launch_shapes import dp4a_launch
+from strata.kernels.launch_shapes import dp4a_launch, listed_launch
 from strata.kernels.packed_rows import room_for
 from strata.kernels.packed_rows.rows_out import RowsOut
 from tests.gpu.benches import Bench
@@ -21,6 +21,13 @@ COUNTS = (10, 40, 160)
 WINDOWS = (2, 8, 32)
 RANKS = 10
 SEATS = 1200  # 3.3 GB: far beyond the last-level cache
+MIXED = (  # for experts of one row beside others of several: every constant that a launch decides
+    listed_launch(2, 1, 1, 96, alone=3, tiles=4),
+    listed_launch(4, 1, 1, 128, alone=2, tiles=2, ahead=16),
+    listed_launch(4, 1, 2, 168, alone=1, side=2, ahead=1000),
+    listed_launch(8, 1, 1, 168, alone=2, prefetches=True),
+    listed_launch(1, 2, 5, 128, prefetches=True, ahead=5),
+)
 LAUNCHES = (dp4a_launch(1, 1, 2, 128), dp4a_launch(1, 1, 5), dp4a_launch(1, 2, 2, 96), dp4a_launch(1, 2, 5, 128))
 
 
@@ -44,6 +51,12 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
         yield _case(ExpertsCase(q4, HIDDEN, WIDTH, rows, ("q8_0", WIDTH), 0, RANKS, 24), device)
     for launch in LAUNCHES:
         yield _case(ExpertsCase(q4, 640, 320, 3, q8, launch=launch), device)
+    for launch in MIXED:
+        for kinds in (q4, ("q8_0",) * 3):
+            yield _case(ExpertsCase(kinds, 1280, 512, 8, q8, 1, RANKS, 40, launch), device)
+        yield _case(ExpertsCase(q4, HIDDEN, WIDTH, 6, ("q8_0", WIDTH), 0, RANKS, 24, launch), device)
+    yield _case(ExpertsCase(("q4_k",) * 3, 256, 512, 8, q8, 1, RANKS, 40, MIXED[0]), device)
+    yield _case(ExpertsCase(("bf16", "bf16", "q8_0"), 640, 320, 3, q8, launch=listed_launch(2, 1, 4, tiles=2)), device)
 
 
 def _case(case: ExpertsCase, device: torch.device) -> tuple[str, Callable[[], None]]:
@@ -80,7 +93,7 @@ def _whole(name: str, bench: Bench, device: torch.device, has_shared: bool = Fal
     x, buffers = _room(bench.blobs, rows, ranks, device)
     downs = [random_dense(KIND["q8_0"].layout(HIDDEN, WIDTH)) for _ in bench.works]
     gate_up = torch.randn(rows, 2 * WIDTH, device=device)
-    works = [_full(work, rows * ranks) for work in bench.works]
+    works = [with_all_entries(work, rows) for work in bench.works]
 
     def call() -> None:
         for work, down in zip(works, downs, strict=True):
@@ -94,9 +107,9 @@ def _whole(name: str, bench: Bench, device: torch.device, has_shared: bool = Fal
     return name, call, int(size * len(works))
 
 
-def _full(work: ExpertWork, places: int) -> ExpertWork:
-    """The same work with an entry for every place, as a window has it."""
-    missing = places - work.seats.numel()
+def with_all_entries(work: ExpertWork, rows: int) -> ExpertWork:
+    """The same work with an entry for every place, as a window has it; those that list nothing come last."""
+    missing = rows * work.ranks - work.seats.numel()
     seats = torch.cat((work.seats, work.seats.new_zeros(missing)))
     starts = torch.cat((work.starts, work.starts[-1:].expand(missing)))
     return ExpertWork(seats, starts, work.places, work.rows, work.ranks, work.most_rows)

@@ -5,11 +5,12 @@ from functools import partial
 
 import torch
 
-from strata.kernels.router import Routes, SharedGate, route_rows
+from strata.kernels.router import Routes, SharedGate, reference, route_rows
 from tests.kernels.router_cases import PUBLISHED, SMALL
 from tests.kernels.window_cases import window_of
 
 EXPERTS, RANKS, HIDDEN = 512, 10, 2560
+WORK = ("seats", "starts", "places", "rows")
 
 
 def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
@@ -17,6 +18,8 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
     for case in (*SMALL, *PUBLISHED):
         yield str(case), partial(case.check, device)
     yield "a row alone and among 31 others", partial(_check_company, device)
+    for rows in (2, 8, 32):
+        yield f"route {rows} rows: 200 turns with the same marks", partial(_check_turns, device, rows)
 
 
 def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]]:
@@ -40,3 +43,18 @@ def _check_company(device: torch.device) -> None:
         for name in ("ids", "weights", "shared_weights"):
             mine, theirs = getattr(alone, name)[0], getattr(together, name)[row]
             assert torch.equal(mine.view(torch.int32), theirs.view(torch.int32)), f"row {row}: {name} depend on company"
+
+
+def _check_turns(device: torch.device, rows: int) -> None:
+    """The last program of a launch leaves the marks as the next one wants them, whichever it is."""
+    found, wanted = (Routes.empty(rows, RANKS, device, False) for _ in range(2))
+    turns = []
+    for turn in range(200):
+        logits = torch.randn(rows, EXPERTS, device=device)
+        window = window_of([(0, rows - turn % 2)], rows, device=device)
+        route_rows(logits, window, True, found)
+        turns.append((logits, window, {name: getattr(found.work, name).clone() for name in WORK}))
+    for turn, (logits, window, work) in enumerate(turns):
+        reference.route_rows(logits, window, True, wanted, None)
+        for name in WORK:
+            assert torch.equal(work[name], getattr(wanted.work, name)), f"turn {turn}: other {name} than the twin's"

@@ -5,6 +5,8 @@ Launches: gate, up and hidden in one where their codes allow it (gate_up_hidden.
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -25,6 +27,8 @@ from strata.kernels.expert_rows.triton import (
     MatrixTask,
     expert_program,
     launch_for,
+    listed_constants,
+    of_all_tiles,
     offsets_of,
     run_matrix,
 )
@@ -36,7 +40,7 @@ from strata.kernels.packed_rows.decode import decode_steps
 from strata.kernels.packed_rows.joined import DenseTask, both_forms, constants_of, rows_of
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.packed_rows.triton import device_name, store_dense
-from strata.quant.layout import BLOCK_COLUMNS
+from strata.quant.layout import BLOCK_COLUMNS, MatrixLayout
 
 
 @triton.jit(
@@ -79,7 +83,7 @@ def all_hidden_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        "row_step", "block_step", "tiles", "outputs", "columns", "post_scale", "a0", "a1", "a2", "a3", "offset_0",
+        "row_step", "block_step", "parts", "outputs", "columns", "post_scale", "a0", "a1", "a2", "a3", "offset_0",
         "shared_row_step", "shared_block_step", "row_count", "shared_columns",
         "outputs_1", "b0", "b1", "b2", "b3", "offset_1",
     ],
@@ -88,7 +92,7 @@ def all_hidden_kernel(
     ],
 )  # fmt: skip
 def all_down_kernel(
-    blobs, stride, seats, starts, places, x, records, row_step, block_step, out, tiles, outputs, columns,
+    blobs, stride, seats, starts, places, x, records, row_step, block_step, out, parts, outputs, columns,
     codes, scales, super_scales, mins, super_mins, post_scale, a0, a1, a2, a3, offset_0,
     shared_x, shared_records, shared_row_step, shared_block_step, shared_out, row_count, shared_columns,
     codes_1, scales_1, super_scales_1, mins_1, super_mins_1, outputs_1, b0, b1, b2, b3, offset_1, post_scale_1,
@@ -96,13 +100,14 @@ def all_down_kernel(
     IS_LINEAR_0: tl.constexpr, HAS_MIN_0: tl.constexpr, SUB_BLOCK_0: tl.constexpr,
     CODE_1: tl.constexpr, SCALE_1: tl.constexpr, MIN_1: tl.constexpr, IS_FLOAT_1: tl.constexpr,
     IS_LINEAR_1: tl.constexpr, HAS_MIN_1: tl.constexpr, SUB_BLOCK_1: tl.constexpr, BY_ADDRESS: tl.constexpr,
-    ON_MATRIX_UNITS_0: tl.constexpr, ROWS_0: tl.constexpr, UNROLL_0: tl.constexpr,
+    ON_MATRIX_UNITS_0: tl.constexpr, ROWS_0: tl.constexpr, UNROLL_0: tl.constexpr, ALONE_0: tl.constexpr,
+    TILES_0: tl.constexpr,
     ON_MATRIX_UNITS_1: tl.constexpr, ROWS_1: tl.constexpr, UNROLL_1: tl.constexpr, OUTPUTS_1: tl.constexpr,
     SIDE_1: tl.constexpr, CODE_BYTES_1: tl.constexpr, SCALE_BYTES_1: tl.constexpr,
 ):  # fmt: skip
     """Down of the shared expert (_1), for groups of ROWS_1 rows of each of its tiles, then of each entry's expert (_0).
 
-    One axis of programs: parts of the shared matrix times its groups, then tiles times entries.
+    One axis of programs: parts of the shared matrix times its groups, then parts of an expert's times entries.
     """
     allow_dependents()
     program = tl.program_id(0)
@@ -121,10 +126,10 @@ def all_down_kernel(
         program -= shared_programs
         expert_program(
             blobs, stride, seats, starts, places, places, (x, records, row_step, block_step), out, outputs,
-            program // tiles, program % tiles, tiles, outputs, columns,
+            program // parts, program % parts, parts, outputs, columns,
             (codes, scales, super_scales, mins, super_mins), post_scale, (0, 0, 0, 0, 0), (a0, a1, a2, a3), offset_0,
             CODE_0, SCALE_0, MIN_0, IS_FLOAT_0, IS_LINEAR_0, HAS_MIN_0, SUB_BLOCK_0,
-            BY_ADDRESS, ON_MATRIX_UNITS_0, ROWS_0, UNROLL_0,
+            BY_ADDRESS, ON_MATRIX_UNITS_0, ROWS_0, UNROLL_0, ALONE_0, TILES_0,
         )  # fmt: skip
 
 
@@ -138,7 +143,7 @@ def expert_rows_into(
 ) -> None:
     """See `strata.kernels.expert_rows.expert_rows_into`; `launch` instead of the table's, for all matrices."""
     layout = blobs.layout
-    if is_possible(layout, launch or launch_for(blobs, work, layout.gate)):
+    if is_possible(layout, launch or launch_for(blobs, work, GATE)):
         gate_up_hidden_into(blobs, work, x, buffers, shared, launch)
     else:
         gate_up_into(blobs, work, x, buffers.gate_up, launch)
@@ -195,22 +200,33 @@ def down_into(
     both = (layout, shared.down.layout)
     of_experts, of_shared = launches_of_down(blobs, work, shared, rows, launch)
     task, steps = DenseTask(shared.down, of_shared), decode_steps(layout)
-    all_down_kernel[(task.programs(rows) + layout.tiles * work.seats.numel(),)](
+    parts = triton.cdiv(layout.tiles, of_experts.tiles)
+    all_down_kernel[(task.programs(rows) + parts * work.seats.numel(),)](
         blobs.memory if blobs.addresses is None else blobs.addresses, blobs.stride,
         work.seats, work.starts, work.places, *rows_of(layout, buffers.hidden).arguments, buffers.by_rank,
-        layout.tiles, layout.rows, layout.columns, *offsets_of(blobs.layout, DOWN), *steps.table, steps.offset,
+        parts, layout.rows, layout.columns, *offsets_of(blobs.layout, DOWN), *steps.table, steps.offset,
         *rows_of(both[1], buffers.shared_hidden).arguments, buffers.shared_rows, rows, both[1].columns, *task.arguments,
-        **constants_of(layout, of_experts, "0"), **task.constants("1"),
-        BY_ADDRESS=blobs.addresses is not None,
+        **experts_constants(layout, of_experts), **task.constants("1"), BY_ADDRESS=blobs.addresses is not None,
         **of_experts.options, **dependent_options(),
     )  # fmt: skip
+
+
+def experts_constants(layout: MatrixLayout, launch: LaunchShape) -> dict[str, object]:
+    """Constexpr arguments of `all_down_kernel` for the listed experts."""
+    more = {f"{name}_0": value for name, value in listed_constants(launch).items()}
+    return constants_of(layout, launch, "0") | more
 
 
 def launches_of_down(
     blobs: ExpertBlobs, work: ExpertWork, shared: SharedExpert, rows: int, launch: LaunchShape | None
 ) -> list[LaunchShape]:
-    """Of the experts and of the shared one: the latter as if it were a listed expert that every row chose."""
+    """Of the experts and of the shared one: the latter as if it were a listed expert that every row chose.
+
+    The shared expert's weights are known before the launch, and asked for while gate and up still run.
+    """
     layouts = (blobs.layout.down, shared.down.layout)
-    of_experts = launch or launch_for(blobs, work, layouts[0])
-    of_shared = expert_launch(device_name(work.seats.device), layouts[1], rows, is_in_place=False)
-    return in_one_launch([of_experts, of_shared], layouts)
+    of_experts = of_all_tiles(launch or launch_for(blobs, work, DOWN))
+    device = device_name(work.seats.device)
+    of_shared = expert_launch(device, layouts[1], rows, is_in_place=False, is_down=True)
+    joined = in_one_launch([of_experts, of_shared], layouts)
+    return [joined[0], replace(joined[1], prefetches=True)]

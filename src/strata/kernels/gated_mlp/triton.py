@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from strata.kernels.dependent import begin_dependent, dependent_options
-from strata.kernels.expert_rows.triton import silu_times
+from strata.kernels.elementary import silu_times
 from strata.kernels.packed_rows.activations import BLOCKS_A_PROGRAM, store_quantized
 from strata.kernels.packed_rows.joined import both_forms
 from strata.kernels.packed_rows.rows_out import RowsOut

@@ -20,7 +20,7 @@ class MixerRows:
 
 @dataclass(frozen=True)
 class ExpertRows:
-    """Rows of experts before they are combined (`strata.kernels.combine` is the definition), then added likewise."""
+    """Rows of experts before they are combined (as `expert_rows.reference.combine` does), then added likewise."""
 
     by_rank: torch.Tensor  # float32 [rows, ranks, hidden]
     weights: torch.Tensor  # float32 [rows, ranks]: the router's

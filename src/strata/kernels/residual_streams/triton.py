@@ -18,12 +18,13 @@ from strata.kernels.residual_streams.additions import Addition, ExpertRows, Mixe
 
 MOST_CHUNK = 512  # columns that the warps of a program take at once, one a thread
 LEAST_CHUNK = 32
+REGISTERS = 128  # most of a thread: the compiler then asks for all ranks at once instead of saving registers
 NOTHING, MIXER, EXPERTS, VALUES = (tl.constexpr(kind) for kind in range(4))
 
 
 @triton.jit
 def add_rank(total, weight, value):
-    """fma(weight, value, total): one rank, as combine/triton.py adds it."""
+    """fma(weight, value, total): one rank, as `expert_rows.reference.combine` adds it."""
     return tl.fma(tl.broadcast_to(weight, total.shape), value, total)
 
 
@@ -152,5 +153,5 @@ def add_and_norm(
         HAS_SHARED_WEIGHTS=added.shared_weights is not None, HAS_STRENGTHS=added.strengths is not None,
         HAS_PLAIN=out.plain is not None, HAS_QUANTIZED=out.quantized is not None,
         STREAMS=streams_count, HIDDEN=hidden, CHUNK=chunk,
-        num_warps=chunk // 32, enable_fp_fusion=False, **dependent_options(),
+        num_warps=chunk // 32, maxnreg=REGISTERS, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip

@@ -12,6 +12,8 @@ from strata.kernels.roads import takes_reference
 from strata.kernels.window_rows import WindowRows
 
 MOST_EXPERTS = 4096  # one warp holds a row's logits
+MOST_ROWS = 32  # the rows of an expert are bits of a word
+MARKS = 2 * MOST_EXPERTS + 2  # words of `Routes.marks`
 
 
 @dataclass(frozen=True)
@@ -19,12 +21,14 @@ class Routes:
     """Where rows go: filled by `route_rows`, read by the experts' kernels and by whoever adds their rows up.
 
     ids int32 and weights float32 [rows, ranks], best first; an unused row has ids -1 and weights 0, and no place of it
-    is in `work`. shared_weights float32 [rows]: the gate of the shared expert, where there is one.
+    is in `work`. shared_weights float32 [rows]: the gate of the shared expert, where there is one. marks: what the
+    programs of a launch leave for the last of them, which makes it ready for the next launch; nobody else reads it.
     """
 
     ids: torch.Tensor
     weights: torch.Tensor
     work: ExpertWork
+    marks: torch.Tensor
     shared_weights: torch.Tensor | None = None
 
     @classmethod
@@ -33,7 +37,8 @@ class Routes:
         ids = torch.full((rows, ranks), -1, dtype=torch.int32, device=device)
         weights = torch.zeros(rows, ranks, dtype=torch.float32, device=device)
         shared = torch.zeros(rows, dtype=torch.float32, device=device) if has_shared_gate else None
-        return cls(ids, weights, ExpertWork.empty(rows, ranks, device), shared)
+        marks = torch.zeros(MARKS, dtype=torch.int32, device=device)
+        return cls(ids, weights, ExpertWork.empty(rows, ranks, device), marks, shared)
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,7 @@ def route_rows(
 
     Softmax over all experts; the best ranks by their logits, the lower id first among equals; if `normalize`, the
     chosen shares are divided by their sum. The work lists distinct experts in rising order, their places rising, with
-    as many entries as there are places: the rest is empty. One launch for one row, two for more. Raises ValueError for
-    other shapes or types.
+    as many entries as there are places: the rest is empty. One launch. Raises ValueError for other shapes or types.
     """
     _check(logits, rows, routes, shared)
     if takes_reference(logits):
@@ -71,6 +75,8 @@ def _check(logits: torch.Tensor, rows: WindowRows, routes: Routes, shared: Share
         raise ValueError(f"logits must be float32 [{count}, experts], not {logits.dtype} {list(logits.shape)}")
     if not ranks <= logits.shape[1] <= MOST_EXPERTS:
         raise ValueError(f"{logits.shape[1]} experts: a row goes to {ranks}, and {MOST_EXPERTS} are the most")
+    if count > MOST_ROWS:
+        raise ValueError(f"{count} rows in one window; {MOST_ROWS} are the most")
     if rows.count != count or routes.work.places.numel() != count * ranks:
         places = routes.work.places.numel()
         raise ValueError(f"{count} rows of {ranks} ranks, a window of {rows.count} rows, work for {places} places")

@@ -1,7 +1,8 @@
-"""Routing on a GPU: one program a row, beside it one for the shared expert's gate; then the list of work.
+"""Routing on a GPU in one launch: one program a row, beside it one for the shared expert's gate.
 
-Knows ids and places; knows no expert's bytes. Logits are compared as integers that keep their order, so a choice is
-exact; additions are in one fixed order, whatever the number of rows.
+The program of a row that ends last writes the list of work (list_work.py). Knows ids; knows no expert's bytes. Logits
+are compared as integers that keep their order, so a choice is exact; additions are in one fixed order, whatever the
+number of rows.
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
@@ -9,16 +10,17 @@ import torch
 import triton
 import triton.language as tl
 
-from strata.kernels.dependent import begin_dependent, dependent_options
-from strata.kernels.elementary import sigmoid
-from strata.kernels.expert_rows.triton import exp_by_polynomial
+from strata.kernels.dependent import allow_dependents, begin_dependent, dependent_options, wait_for_predecessor
+from strata.kernels.division import divide
+from strata.kernels.elementary import exp_by_polynomial, sigmoid
 from strata.kernels.router import Routes, SharedGate
+from strata.kernels.router.list_work import arrive, list_work, mark_choices
 from strata.kernels.window_rows import WindowRows
 
 NO_EXPERT = tl.constexpr(0x7FFFFFFF)  # the id of a place of an unused row: behind every expert
 TAKEN = tl.constexpr(-0x80000000)  # below the key of every logit
 COLUMNS = 512  # of the shared gate at a time
-PLACES_A_PROGRAM = 16  # of the list of work
+REGISTERS = 255  # most of a thread: what the one warp of a program reads is then asked for at once
 
 
 @triton.jit
@@ -50,7 +52,7 @@ def choose(logits, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, RANKS: tl.constex
         best = tl.max(keys, axis=0)
         chosen = tl.min(tl.where(keys == best, expert, NO_EXPERT), axis=0)
         keys = tl.where(expert == chosen, TAKEN, keys)
-        share = tl.div_rn(exp_by_polynomial(tl.broadcast_to(value_of_key(best) - most, (RANK_BLOCK,))), total)
+        share = divide(exp_by_polynomial(tl.broadcast_to(value_of_key(best) - most, (RANK_BLOCK,))), total)
         chosen_total += share
         ids = tl.where(rank == step, chosen, ids)
         shares = tl.where(rank == step, share, shares)
@@ -59,34 +61,43 @@ def choose(logits, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, RANKS: tl.constex
 
 @triton.jit
 def shared_weight(x, gate, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr):
-    """sigmoid(x . gate) in every place of [COLUMNS]."""
+    """sigmoid(x . gate) in every place of [COLUMNS]; waits for the predecessor once the gate is asked for."""
+    allow_dependents()
+    column = tl.arange(0, COLUMNS)
+    CHUNKS: tl.constexpr = (HIDDEN + COLUMNS - 1) // COLUMNS
+    gates = ()
+    for chunk in tl.static_range(CHUNKS):
+        at = chunk * COLUMNS + column
+        gates += (tl.load(gate + at, mask=at < HIDDEN, other=0.0),)
+    wait_for_predecessor()
     sums = tl.zeros((COLUMNS,), tl.float32)
-    for first in range(0, HIDDEN, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
-        value = tl.load(x + column, mask=column < HIDDEN, other=0.0)
-        sums = tl.fma(value, tl.load(gate + column, mask=column < HIDDEN, other=0.0), sums)
-    opening = tl.broadcast_to(tl.sum(sums, axis=0), (COLUMNS,))
-    return sigmoid(opening)
+    for chunk in tl.static_range(CHUNKS):
+        at = chunk * COLUMNS + column
+        sums = tl.fma(tl.load(x + at, mask=at < HIDDEN, other=0.0), gates[chunk], sums)
+    return sigmoid(tl.broadcast_to(tl.sum(sums, axis=0), (COLUMNS,)))
 
 
 @triton.jit(
-    do_not_specialize=["logits_stride"],
+    do_not_specialize=["logits_stride", "count"],
     do_not_specialize_on_alignment=[
-        "logits", "slots", "ids", "weights", "seats", "starts", "places", "place_rows", "x", "gate", "shared_weights",
+        "logits", "slots", "ids", "weights", "marks", "seats", "starts", "places", "place_rows", "x", "gate",
+        "shared_weights",
     ],
 )  # fmt: skip
 def route_kernel(
-    logits, logits_stride, slots, ids, weights, seats, starts, places, place_rows, x, gate, shared_weights,
+    logits, logits_stride, slots, count, ids, weights, marks, seats, starts, places, place_rows, x, gate,
+    shared_weights,
     EXPERTS: tl.constexpr, BLOCK: tl.constexpr, RANKS: tl.constexpr, RANK_BLOCK: tl.constexpr,
-    NORMALIZE: tl.constexpr, WRITES_WORK: tl.constexpr, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr,
+    NORMALIZE: tl.constexpr, IS_ONE_ROW: tl.constexpr, PLACES: tl.constexpr, HIDDEN: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, 2 with a shared gate, else 1). WRITES_WORK: there is one row, so the list is that row's ids in order.
+    """Grid (rows, 2 with a shared gate, else 1). IS_ONE_ROW: the list is that row's ids in order.
 
-    HIDDEN: columns of the shared gate.
+    PLACES: rows * RANKS, filled up. HIDDEN: columns of the shared gate.
     """
-    begin_dependent()
     row = tl.program_id(0)
     if tl.program_id(1) == 0:
+        begin_dependent()
         is_used = tl.load(slots + row) >= 0
         rank = tl.arange(0, RANK_BLOCK)
         chosen, share, total = choose(
@@ -96,7 +107,7 @@ def route_kernel(
         exists = rank < RANKS
         tl.store(ids + row * RANKS + rank, tl.where(is_used, chosen, -1), mask=exists)
         tl.store(weights + row * RANKS + rank, tl.where(is_used, weight, 0.0), mask=exists)
-        if WRITES_WORK:
+        if IS_ONE_ROW:
             lower = tl.sum((chosen[None, :] < chosen[:, None]).to(tl.int32), axis=1)
             position = tl.where(is_used, lower, rank)
             tl.store(seats + position, tl.where(is_used, chosen, 0), mask=exists)
@@ -104,38 +115,14 @@ def route_kernel(
             tl.store(places + position, rank, mask=exists)
             tl.store(place_rows + rank, rank * 0, mask=exists)
             tl.store(starts + RANKS, tl.where(is_used, RANKS, 0))
+        else:
+            mark_choices(marks, row, chosen, tl.where(is_used, rank, RANKS) < RANKS, EXPERTS)
+            if arrive(marks, EXPERTS) == count - 1:
+                list_work(marks, ids, seats, starts, places, place_rows, count, EXPERTS, BLOCK, RANKS, PLACES)
     else:
         first = tl.arange(0, COLUMNS) == 0
         opened = shared_weight(x + row.to(tl.int64) * HIDDEN, gate, HIDDEN, COLUMNS)
         tl.store(shared_weights + row + tl.zeros((COLUMNS,), tl.int32), opened, mask=first)
-
-
-@triton.jit(
-    do_not_specialize=["count"],
-    do_not_specialize_on_alignment=["ids", "seats", "starts", "places", "place_rows"],
-)
-def list_work_kernel(
-    ids, seats, starts, places, place_rows, count, RANKS: tl.constexpr, BLOCK: tl.constexpr, MINE: tl.constexpr
-):  # fmt: skip
-    """The list of `count` places: each finds its position by comparing with all; grid (count / MINE)."""
-    begin_dependent()
-    place, other = tl.program_id(0) * MINE + tl.arange(0, MINE), tl.arange(0, BLOCK)
-    mine = tl.load(ids + place, mask=place < count, other=-1)
-    theirs = tl.load(ids + other, mask=other < count, other=-1)
-    mine, theirs = tl.where(mine < 0, NO_EXPERT, mine), tl.where(theirs < 0, NO_EXPERT, theirs)
-    used = tl.sum((theirs != NO_EXPERT).to(tl.int32), axis=0)
-    lower = tl.sum((theirs[None, :] < mine[:, None]).to(tl.int32), axis=1)
-    is_same = theirs[None, :] == mine[:, None]
-    same = tl.sum(is_same.to(tl.int32), axis=1)
-    before = tl.sum((is_same & (other[None, :] < place[:, None])).to(tl.int32), axis=1)
-    position, is_used = lower + before, mine != NO_EXPERT
-    # The entry of an expert is the position of its first place; the others' entries end where its places end.
-    start = tl.where(is_used, tl.where(before == 0, position, lower + same), used)
-    tl.store(seats + position, tl.where(is_used, mine, 0), mask=place < count)
-    tl.store(starts + position, start, mask=place < count)
-    tl.store(places + position, place, mask=place < count)
-    tl.store(place_rows + position, place // RANKS, mask=place < count)
-    tl.store(starts + count, used)
 
 
 def route_rows(
@@ -147,18 +134,12 @@ def route_rows(
     if shared is not None:
         assert routes.shared_weights is not None  # checked by the caller
         gate = (shared.x, shared.gate, routes.shared_weights)
-    listed = (work.seats, work.starts, work.places, work.rows)
     route_kernel[(count, 1 if shared is None else 2)](
-        logits, logits.stride(0), rows.slots, routes.ids, routes.weights, *listed, *gate,
+        logits, logits.stride(0), rows.slots, count, routes.ids, routes.weights, routes.marks,
+        work.seats, work.starts, work.places, work.rows, *gate,
         EXPERTS=experts, BLOCK=triton.next_power_of_2(experts),
         RANKS=ranks, RANK_BLOCK=max(16, triton.next_power_of_2(ranks)),
-        NORMALIZE=normalize, WRITES_WORK=count == 1,
+        NORMALIZE=normalize, IS_ONE_ROW=count == 1, PLACES=triton.next_power_of_2(count * ranks),
         HIDDEN=0 if shared is None else shared.gate.numel(), COLUMNS=COLUMNS,
-        num_warps=1, enable_fp_fusion=False, **dependent_options(),
+        num_warps=1, maxnreg=REGISTERS, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip
-    if count > 1:
-        places = count * ranks
-        list_work_kernel[(triton.cdiv(places, PLACES_A_PROGRAM),)](
-            routes.ids, *listed, places, RANKS=ranks, BLOCK=triton.next_power_of_2(places), MINE=PLACES_A_PROGRAM,
-            num_warps=4, enable_fp_fusion=False, **dependent_options(),
-        )  # fmt: skip

@@ -104,7 +104,7 @@ def expert_rows_by_pair(x: torch.Tensor, expert_ids: torch.Tensor, experts: Expe
 
 def combine(by_rank: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | None = None) -> torch.Tensor:
     """Sum over ranks of weight * row, then the shared expert's row, which has its gate in it already. The definition to
-    the bit is `kernels/combine`; this twin agrees with it within rounding.
+    the bit is in `kernels/expert_rows/reference`; this twin agrees with it within rounding.
 
     by_rank [rows, ranks, hidden], weights [rows, ranks], shared [rows, hidden] -> [rows, hidden].
     """
