@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,10 +129,11 @@ def test_drafts_without_a_draft_layer_are_a_notice(tmp_path: Path) -> None:
     assert "drafts = 2" in notice
 
 
-def test_a_profile_where_no_card_computes_is_a_notice(tiny_model: Path) -> None:
-    settings = EngineSettings(threads=1, device="cpu", verify_profile=True)
+@pytest.mark.parametrize(("name", "value"), [("verify_profile", True), ("vram_gib", 1.0), ("ram_gib", 8.0)])
+def test_what_only_a_card_heeds_is_a_notice_where_the_cpu_computes(tiny_model: Path, name: str, value: Any) -> None:
+    settings = EngineSettings(threads=1, device="cpu", **{name: value})
     (notice,) = load_model(tiny_model, settings).notices
-    assert notice.startswith("verify_profile changes nothing")
+    assert notice.startswith(f"{name} changes nothing")
 
 
 @pytest.mark.skipif(not library.is_available(), reason="the native library was not built")

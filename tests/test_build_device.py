@@ -163,7 +163,7 @@ def test_kernels_are_compiled_before_a_stage_and_marked_behind_it(
     monkeypatch.setattr(build, "compile_ahead", lambda request, marker, *_: asked.append((request, marker.exists())))
     for values in ({}, {}, {"dependent_launches": False}, {"gpu_path": "torch"}, {"verify_profile": True}):
         load_model(llama, EngineSettings(device="cuda", slots=2, context=512, **values))
-    assert [marked for _, marked in asked] == [False, True, False]
+    assert [marked for _, marked in asked] == [False, True, False, True]
     assert asked[0][0] == CompileRequest(llama, "none", 2, 0, 0, tmp_path / "kernels")
     assert len(list((tmp_path / "kernels").glob("complete-*"))) == 2
 

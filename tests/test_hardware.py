@@ -188,7 +188,17 @@ def test_torchs_reason_for_seeing_no_card_is_one_sentence(monkeypatch: pytest.Mo
             "downloading\nand installing a new version."
         )
 
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "init", init)
-    assert why_no_gpu() == "torch says: The NVIDIA driver on your system is too old (found version 11040)"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    sentence = "torch says: The NVIDIA driver on your system is too old (found version 11040)"
+    assert why_no_gpu() == sentence
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert why_no_gpu() == f"{sentence} (CUDA_VISIBLE_DEVICES is '')"
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     assert why_no_gpu() is None
+
+
+def test_a_torch_without_cuda_is_named_with_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert why_no_gpu() == f"torch {torch.__version__} was built without CUDA, install a build that has it"

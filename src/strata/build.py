@@ -186,6 +186,9 @@ def _on_cpu(wanted: _Wanted) -> _Placed:
         notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
     if settings.verify_profile:
         notices += ("verify_profile changes nothing: only a card's windows are timed step by step",)
+    for name in ("vram_gib", "ram_gib"):
+        if getattr(settings, name) is not None:
+            notices += (f"{name} changes nothing: the model runs on the CPU",)
     context = min(settings.context or model.max_position, model.max_position)
     state = state_bytes(wanted.source.config, getattr(torch, settings.dtype).itemsize)
     slot_bytes = full_slot_bytes(state, context)
@@ -201,13 +204,12 @@ def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
     use_cache(kernel_cache_folder(settings))
     request = compile_request(wanted.directory, settings, card)
     marker = marker_of(request, source, card.facts)
-    compiles_first = settings.gpu_path == "triton" and not settings.verify_profile  # which runs kernels as they come
-    if compiles_first:
+    if settings.gpu_path == "triton":
         compile_ahead(request, marker, card.facts, wanted.on_progress)
     names = _wanted_names(source.names(), with_drafts=False)
     parts = (wanted.family, wanted.config, source, names, Card.cuda(card.index), card.plan, wanted.on_progress)
     loaded = load_stage(*parts, is_profiled=settings.verify_profile)
-    if compiles_first:
+    if settings.gpu_path == "triton":
         mark_compiled(marker)  # the stage has run everything
     notices = loaded.notices
     if settings.drafts:

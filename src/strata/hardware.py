@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strata.settings import named_cards
+
 PROC = Path("/proc")
 SYS = Path("/sys")
 
@@ -138,13 +140,17 @@ def read_gpus(sys: Path = SYS) -> tuple[GpuFacts, ...]:
 
 
 def why_no_gpu() -> str | None:
-    """Torch's own reason for seeing no card, one sentence: no driver, one that is too old; None if it sees one."""
+    """Why torch sees no card, one sentence: built without CUDA, no driver, one that is too old; None if it sees one."""
     import torch
 
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA, install a build that has it"
     try:
         torch.cuda.init()
     except (AssertionError, RuntimeError) as reason:
-        return f"torch says: {' '.join(str(reason).split()).split('. ')[0]}"
+        shown = named_cards()
+        hidden = "" if shown is None else f" (CUDA_VISIBLE_DEVICES is {shown!r})"
+        return f"torch says: {' '.join(str(reason).split()).split('. ')[0]}{hidden}"
     return None
 
 

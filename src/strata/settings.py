@@ -254,12 +254,20 @@ def resolve(
 
 
 def kernel_cache_folder(settings: EngineSettings, environment: Mapping[str, str] | None = None) -> Path:
-    """Where compiled kernels are kept; the folder need not exist."""
+    """Where compiled kernels are kept; the folder need not exist. Raises SettingsError if a file stands there."""
     if settings.kernel_cache is not None:
-        return Path(settings.kernel_cache)
+        folder = Path(settings.kernel_cache)
+        if not settings.kernel_cache or (folder.exists() and not folder.is_dir()):
+            raise SettingsError(f"setting kernel_cache: {settings.kernel_cache!r} is no folder; the name of one works")
+        return folder
     environment = os.environ if environment is None else environment
     base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "strata" / "kernels"
+
+
+def named_cards() -> str | None:
+    """Which cards the environment shows to CUDA (CUDA_VISIBLE_DEVICES), None if it leaves that open."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def is_debugging() -> bool:

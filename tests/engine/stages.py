@@ -19,13 +19,11 @@ from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
 from strata.models.device.weights import DeviceWeights
 from strata.models.families import family_of
-from strata.models.fast.attach import attach_fast_windows
-from strata.models.fast.loading import open_packed_weights
 from strata.models.needs import Part, part_of
-from strata.native.pool import Pool
 from strata.weights.opening import open_model
 from tests.engine.served import SETTINGS
 from tests.gpu.tiny_models import tiny_model
+from tests.models.fast.twins import fast_model
 
 CPU = torch.device("cpu")
 TINY = ("qwen4_exp", "qwen3_5_moe", "llama")
@@ -44,17 +42,12 @@ def described(name: str, device: torch.device = CPU) -> tuple[Any, DeviceModel]:
 
 
 @cache
-def native_model(name: str) -> Any:
-    """The same weights in the C++ library."""
+def native_model(name: str, choice: str = "none") -> Any:
+    """The same weights in the C++ library; `choice` is what a family's matrices become."""
     if name == POCKET:
-        family, config, source, names = _pocket()
-    else:
-        tiny = tiny_model(name, "none")
-        family, config, source, names = tiny.family, tiny.config, tiny.source, tiny.names
-    pool = Pool(1, is_pinned=False)
-    model = family.build(config, open_packed_weights(source, names, pool))
-    assert attach_fast_windows(model, pool)
-    return model
+        return fast_model(*_pocket())
+    tiny = tiny_model(name, choice)
+    return fast_model(tiny.family, tiny.config, tiny.source, tiny.names)
 
 
 def stage_model(

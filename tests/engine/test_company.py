@@ -87,6 +87,37 @@ def test_a_choice_that_fails_ends_only_its_own_request(monkeypatch: pytest.Monke
     assert [end.reason for end in ends] == [FinishReason.ERROR, FinishReason.LENGTH]
 
 
+def test_a_window_is_committed_once_for_all_its_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, committed = FakeModel(), []
+    commit = model.commit
+
+    def note(window: WindowResult, accepted_rows: Sequence[int]) -> None:
+        committed.append(len(accepted_rows))
+        commit(window, accepted_rows)
+
+    monkeypatch.setattr(model, "commit", note)
+    tokens, _, _ = serve(model, [ask([2, 2], 20), ask([3] * 20, 20), ask([4], 20)])
+    assert tokens == [continuation(2, 20), continuation(3, 20), continuation(4, 20)]
+    assert committed == [min(3, rows) for rows in model.window_rows]
+    assert 3 in committed
+
+
+def test_memory_that_runs_out_in_a_commit_ends_the_replies_of_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel()
+    commit = model.commit
+
+    def fail(window: WindowResult, accepted_rows: Sequence[int]) -> None:
+        if len(accepted_rows) == 2:
+            raise MemoryError
+        commit(window, accepted_rows)
+
+    monkeypatch.setattr(model, "commit", fail)
+    tokens, ends, _ = serve(model, [ask([2], 20), ask([3], 20), ask([4], 20)], slots=2)
+    assert tokens[2] == continuation(4, 20)
+    assert [end.reason for end in ends] == [FinishReason.ERROR, FinishReason.ERROR, FinishReason.LENGTH]
+    assert all("out of memory" in (end.error or "") for end in ends[:2])
+
+
 def test_memory_that_runs_out_in_a_read_ends_only_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model = FakeModel()
     read = model.read

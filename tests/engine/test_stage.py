@@ -14,11 +14,10 @@ from strata.kernels.sampler.results import OUT_OF_BUDGET, STOPPED, read_results
 from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
 from strata.models.base import Segment
 from strata.models.device.description import DeviceModel
-from strata.models.fast.attach import attach_fast_windows
-from strata.models.fast.loading import open_packed_weights
 from strata.native import library
-from strata.native.pool import Pool
+from tests.engine.stages import native_model
 from tests.gpu.tiny_models import MODELS, VOCABULARY, tiny_model
+from tests.random_text import text_of, token_ids_of
 
 CPU = torch.device("cpu")
 SLOTS, DRAFTS = 3, 3
@@ -35,32 +34,17 @@ def device_model(name: Name) -> tuple[Any, DeviceModel]:
     return tiny_model(*name).build(CPU)
 
 
-@cache
-def native_model(name: Name) -> Any:
-    """The same weights in the C++ library."""
-    tiny, pool = tiny_model(*name), Pool(1, is_pinned=False)
-    model = tiny.family.build(tiny.config, open_packed_weights(tiny.source, tiny.names, pool))
-    assert attach_fast_windows(model, pool)
-    return model
-
-
 def assert_close(name: Name, found: torch.Tensor, wanted: torch.Tensor) -> None:
     """Row by row. Float codes differ by rounding; of integer codes an activation may fall on the other side of a half,
     which stays in the state: tiny rows of two blocks are then off by percents."""
     errors = ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).sort().values
-    middle, largest = (1e-5, 1e-5) if name[1] == "none" else (0.02, 0.2)
+    middle, largest = (1e-5, 3e-5) if name[1] == "none" else (0.02, 0.2)
     assert float(errors[len(errors) // 2]) < middle
     assert float(errors[-1]) < largest
 
 
 def new_stage(name: Name) -> Stage:
     return Stage(device_model(name)[1], StageSizes(SLOTS, 512, DRAFTS), BUCKETS)
-
-
-def text_of(rows: int, seed: int = 0) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    found: list[int] = torch.randint(VOCABULARY, (rows,), generator=generator).tolist()
-    return found
 
 
 def read(stage: Stage, slot: int, tokens: list[int], position: int = 0) -> None:
@@ -82,7 +66,7 @@ def test_windows_are_those_of_the_model_in_torch(name: Name) -> None:
     """Reads, windows of several slots, and commits of some of their rows; of qwen4_exp beyond the indexer's budget."""
     model, stage = device_model(name)[0], new_stage(name)
     lengths, counts, accepted = (5, 29, 12), (1, 4, 3), (1, 2, 0)
-    texts = [text_of(length, length) for length in lengths]
+    texts = [token_ids_of(length, length) for length in lengths]
     segments = []
     for slot, text in enumerate(texts):
         read(stage, slot, text)
@@ -90,7 +74,7 @@ def test_windows_are_those_of_the_model_in_torch(name: Name) -> None:
         for start in range(0, len(text), 8):
             rows = torch.tensor(text[start : start + 8])
             model.commit(model.window([Segment(state, rows)]), [len(rows)])
-        segments.append(Segment(state, torch.tensor(text_of(counts[slot], 7 + slot))))
+        segments.append(Segment(state, text_of(counts[slot], 7 + slot)))
     parts = [RowsPart(slot, lengths[slot], each.token_ids.tolist()) for slot, each in enumerate(segments)]
     window = model.window(segments)
     stage.set_rows(8, parts)
@@ -100,7 +84,7 @@ def test_windows_are_those_of_the_model_in_torch(name: Name) -> None:
     model.commit(window, accepted)
     stage.set_accepted(accepted)
     stage.commit(8)
-    after = [Segment(each.state, torch.tensor(text_of(2, 11 + slot))) for slot, each in enumerate(segments)]
+    after = [Segment(each.state, text_of(2, 11 + slot)) for slot, each in enumerate(segments)]
     wanted = model.window(after).output.logits
     stage.set_rows(
         8, [RowsPart(slot, lengths[slot] + accepted[slot], each.token_ids.tolist()) for slot, each in enumerate(after)]
@@ -112,7 +96,7 @@ def test_windows_are_those_of_the_model_in_torch(name: Name) -> None:
 @pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 @every_model
 def test_windows_are_close_to_those_of_the_library(name: Name) -> None:
-    native, stage, text = native_model(name), new_stage(name), text_of(32)
+    native, stage, text = native_model(*name), new_stage(name), token_ids_of(32)
     state = native.new_state()
     for position in range(0, len(text), 4):
         tokens = text[position : position + 4]
@@ -127,13 +111,13 @@ def test_windows_are_close_to_those_of_the_library(name: Name) -> None:
 def test_a_row_has_the_same_bits_in_every_bucket_and_company(name: Name) -> None:
     stage = new_stage(name)
     for slot, length in enumerate((30, 9, 2)):
-        read(stage, slot, text_of(length, slot))
-    first, rest = text_of(1, 20), text_of(3, 21)
+        read(stage, slot, token_ids_of(length, slot))
+    first, rest = token_ids_of(1, 20), token_ids_of(3, 21)
     alone = rows_alone(stage, 0, 30, [*first, *rest], 4)
     assert torch.equal(rows_alone(stage, 0, 30, first, 1), alone[:1])
     assert torch.equal(rows_alone(stage, 0, 30, [*first, *rest], 8), alone)
     stage.set_rows(
-        8, [RowsPart(2, 2, text_of(2, 22)), RowsPart(0, 30, [*first, *rest]), RowsPart(1, 9, text_of(1, 23))]
+        8, [RowsPart(2, 2, token_ids_of(2, 22)), RowsPart(0, 30, [*first, *rest]), RowsPart(1, 9, token_ids_of(1, 23))]
     )
     stage.forward(8)
     assert torch.equal(stage.logits(8)[2:6], alone)
@@ -142,17 +126,17 @@ def test_a_row_has_the_same_bits_in_every_bucket_and_company(name: Name) -> None
 @every_family
 def test_wrong_drafts_leave_no_trace(name: Name) -> None:
     stage = new_stage(name)
-    text = text_of(36, 3)
+    text = token_ids_of(36, 3)
     read(stage, 0, text[:28])
     read(stage, 1, text[:28])
     for position in range(28, 34):
         stage.set_rows(1, [RowsPart(0, position, text[position : position + 1])])
         stage.read(1)
-    stage.set_rows(4, [RowsPart(1, 28, [*text[28:30], *text_of(2, 50)])])
+    stage.set_rows(4, [RowsPart(1, 28, [*text[28:30], *token_ids_of(2, 50)])])
     stage.forward(4)
     stage.set_accepted([2])
     stage.commit(4)
-    stage.set_rows(8, [RowsPart(1, 30, [*text[30:34], *text_of(3, 51)])])
+    stage.set_rows(8, [RowsPart(1, 30, [*text[30:34], *token_ids_of(3, 51)])])
     stage.forward(8)
     stage.set_accepted([4])
     stage.commit(8)
@@ -173,7 +157,7 @@ def results_of(stage: Stage) -> list[Any]:
 
 @every_family
 def test_the_device_chooses_the_same_tokens_with_drafts_right_and_wrong(name: Name) -> None:
-    stage, text = new_stage(name), text_of(12, 9)
+    stage, text = new_stage(name), token_ids_of(12, 9)
     greedy(stage, 0, text, 8)
     one_by_one: list[int] = []
     while len(one_by_one) < 8:
@@ -204,7 +188,7 @@ def test_the_device_chooses_the_same_tokens_with_drafts_right_and_wrong(name: Na
 
 
 def test_a_stop_id_ends_a_reply_on_the_device() -> None:
-    stage, text = new_stage(("llama", "code4")), text_of(12, 9)
+    stage, text = new_stage(("llama", "code4")), token_ids_of(12, 9)
     greedy(stage, 0, text, 9)
     stage.set_plan(0, [PlannedPart(0)])
     stage.window(1)
@@ -217,10 +201,10 @@ def test_a_stop_id_ends_a_reply_on_the_device() -> None:
 
 
 def test_a_slot_that_is_copied_goes_on_as_the_other() -> None:
-    stage, text = new_stage(("qwen4_exp", "none")), text_of(35, 4)
+    stage, text = new_stage(("qwen4_exp", "none")), token_ids_of(35, 4)
     read(stage, 2, text)
     stage.state.copy(2, 0, len(text))
-    after = text_of(2, 5)
+    after = token_ids_of(2, 5)
     assert torch.equal(rows_alone(stage, 0, 35, after, 2), rows_alone(stage, 2, 35, after, 2))
 
 

@@ -14,13 +14,10 @@ from strata.models.base import LogitRows, Segment
 from strata.native import library
 from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
 from tests.engine.stages import EVERY_STATE, TINY, native_model, stage_model
+from tests.random_text import text_of
 
 every_state = pytest.mark.parametrize("family", EVERY_STATE)
 needs_library = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
-
-
-def text_of(rows: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(96, (rows,), generator=torch.Generator().manual_seed(seed))
 
 
 def read(model: StageModel, state: StageSlot, text: torch.Tensor, cuts: Sequence[int] = ()) -> torch.Tensor:

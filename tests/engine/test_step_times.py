@@ -65,3 +65,46 @@ def test_every_launch_runs_once_in_order_and_has_its_own_time() -> None:
     found = {step.step: step.microseconds for step in times.steps()}
     assert found["rows"] >= 20_000
     assert found["down"] < found["rows"]
+
+
+class FakeGpu:
+    """Events of a card that takes 7 us for every launch, and what was asked of it in order."""
+
+    def __init__(self, ran: list[str]) -> None:
+        self.ran = ran
+        self.now = 0.0
+
+    def event(self, *, enable_timing: bool) -> "FakeEvent":
+        assert enable_timing
+        return FakeEvent(self)
+
+    def sleep(self, cycles: int) -> None:
+        assert cycles > 0
+        self.ran.append("wait")
+        self.now += 3000.0
+
+
+class FakeEvent:
+    def __init__(self, gpu: FakeGpu) -> None:
+        self._gpu, self.at = gpu, 0.0
+
+    def record(self) -> None:
+        self.at = self._gpu.now
+        self._gpu.now += 7.0
+
+    def elapsed_time(self, other: "FakeEvent") -> float:
+        return (other.at - self.at) / 1e3
+
+
+def test_on_a_card_the_launches_of_a_layer_wait_for_each_other_and_no_time_holds_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = FakeGpu([])
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: gpu.ran.append("end"))
+    times = StepTimes()
+    run_timed(program(gpu.ran), times, torch.device("cuda"))
+    layers = ("None begin", "wait", "0 down", "0 rows", "wait", "1 down", "1 rows", "wait", "2 attend", "wait")
+    assert gpu.ran == ["wait", *layers, "None head", "end"]
+    assert [step.microseconds for step in times.steps()] == pytest.approx([7.0] * 5)

@@ -14,17 +14,28 @@ from strata.kernels.roads import force_reference
 from strata.kernels.sampler.plan import PlannedPart
 from strata.kernels.sampler.results import PartResult, read_results
 from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
-from strata.quant.packed import PackedMatrix, view_matrix
 from tests.engine.stages import CPU, EVERY_STATE, described
 from tests.kernels.pretended_device import DeviceTensor, pretended_device
-from tests.kernels.random_matrices import KINDS, Kind, random_matrix
+from tests.kernels.random_matrices import KINDS, Kind, on_device, random_matrix
 
 CHOICES = (ChoiceOptions(), ChoiceOptions(inverse_temperature=1.0, top_k=20, seed=3))
+
+
+class DoneEvent:
+    """What was launched on a pretended device has been done at once."""
+
+    def record(self, stream: object) -> None:
+        """Nothing is under way."""
+
+    def synchronize(self) -> None:
+        """Nothing is waited for."""
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "Event", DoneEvent)
     force_reference(True)
     with pretended_device() as pretended:
         yield pretended
@@ -84,8 +95,3 @@ def windows(name: str, device: torch.device) -> list[tuple[int, list[PartResult]
         serial, parts = read_results(words, stage.results.segments, stage.results.most_drafts)
         found.append((serial, list(parts)))
     return found
-
-
-def on_device(matrix: PackedMatrix, device: torch.device) -> PackedMatrix:
-    """The matrix in a buffer of the device."""
-    return view_matrix(matrix.layout, matrix.to_buffer().to(device), matrix.layout.places(), matrix.post_scale)

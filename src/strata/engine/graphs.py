@@ -47,16 +47,35 @@ class WindowGraphs:
             graph.replay()
 
 
+def warm_up(stage: Stage, on_progress: ProgressCallback | None = None, steps_behind: int = 0) -> None:
+    """Run everything once, so that its kernels are compiled and loaded, over rows that name no slot: no state changes.
+
+    steps_behind: what the caller has to do after this, for a progress that tells of both.
+    """
+    _forget_rows(stage)
+    wanted = wanted_graphs(stage.buckets)
+    total = len(wanted) + steps_behind
+    for done, (variant, bucket) in enumerate(wanted):
+        _report(on_progress, done, total)
+        stage.run(variant, bucket)
+        stage.wait()  # an error belongs to this bucket
+    _report(on_progress, len(wanted), total)
+
+
+def _forget_rows(stage: Stage) -> None:
+    """Rows and plans that name no slot."""
+    stage.set_plan(0, ())
+    stage.set_accepted(())
+    for bucket in stage.buckets:
+        stage.set_rows(bucket, ())
+
+
 def _capture_all(stage: Stage, on_progress: ProgressCallback | None) -> dict[tuple[Variant, int], torch.cuda.CUDAGraph]:
     from strata.kernels.compiled import noting_compilations
 
     wanted = wanted_graphs(stage.buckets)
     total = 2 * len(wanted)
-    _forget_rows(stage)
-    for done, (variant, bucket) in enumerate(wanted):
-        _report(on_progress, done, total)
-        stage.run(variant, bucket)
-        stage.wait()  # an error belongs to this bucket, and a later capture finds every module loaded
+    warm_up(stage, on_progress, steps_behind=len(wanted))  # a later capture finds every module loaded
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(stage.device)
     graphs = {}
     with noting_compilations() as noted, torch.cuda.stream(stream):
@@ -71,14 +90,6 @@ def _capture_all(stage: Stage, on_progress: ProgressCallback | None) -> dict[tup
     stage.wait()
     _report(on_progress, total, total)
     return graphs
-
-
-def _forget_rows(stage: Stage) -> None:
-    """Rows and plans that name no slot: what runs changes no state."""
-    stage.set_plan(0, ())
-    stage.set_accepted(())
-    for bucket in stage.buckets:
-        stage.set_rows(bucket, ())
 
 
 def _captured(program: Program, pool: Any) -> torch.cuda.CUDAGraph:

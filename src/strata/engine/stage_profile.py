@@ -6,9 +6,11 @@ Knows variants and buckets; how a step is timed is in `step_times.py`.
 import atexit
 import sys
 
+from strata.engine.graphs import warm_up
 from strata.engine.stage import Stage, Variant
 from strata.engine.stage_model import RunStage
 from strata.engine.step_times import StepTimes, run_timed
+from strata.types import ProgressCallback
 
 Times = dict[tuple[Variant, int], StepTimes]
 
@@ -40,8 +42,12 @@ def lines_of(times: Times) -> list[str]:
     return lines
 
 
-def profiled_run(stage: Stage) -> RunStage:
-    """Runs the stage timed; the tables go to stderr when the process ends, which keeps the times and not the stage."""
+def profiled_run(stage: Stage, on_progress: ProgressCallback | None = None) -> RunStage:
+    """Runs the stage timed, after everything ran once untimed: compiling a kernel is no time of its step.
+
+    The tables go to stderr when the process ends, which keeps the times and not the stage.
+    """
+    warm_up(stage, on_progress)
     profile = StageProfile(stage)
     atexit.register(report, profile.times)
     return profile.run

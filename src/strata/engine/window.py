@@ -14,15 +14,19 @@ Of tokens behind the one that ends the reply nothing is committed: a state never
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 
 from strata.engine.reader import guess_ahead
 from strata.engine.reply import Reply
 from strata.engine.slot import Slot
-from strata.models.base import LanguageModel, Segment, WindowResult
+from strata.models.base import LanguageModel, Segment
 from strata.sampling.draw import Draw
 from strata.types import FinishReason
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -50,39 +54,46 @@ class WindowOutcome:
 def run_window(
     model: LanguageModel, parts: Sequence[WindowPart], depth: int, is_survivable: Callable[[Exception], bool]
 ) -> list[WindowOutcome | Exception]:
-    """One window; each part's slot moves on by the rows whose tokens stand.
+    """One window; each part's slot moves on by the rows whose tokens stand, all of them by one commit.
 
-    A failure of one part alone is its outcome if `is_survivable` says so. One that the model has with all parts
-    together is raised; then no state has changed.
+    A failure of one part alone is its outcome if `is_survivable` says so, and one of the commit that of every part. One
+    that the model has before is raised; then no state has changed.
     """
     for part in parts:
         part.reply.sampler.prepare(part.drafts)
     window = model.window([Segment(part.slot.state, part.rows) for part in parts])
+    counts = [1 + len(part.drafts) for part in parts]
+    logits, hidden = window.output.logits.split(counts), window.output.hidden.split(counts)
+    drawn = [_tried(partial(_draw, *each), is_survivable) for each in zip(parts, logits, strict=True)]
+    accepted = [0 if isinstance(found, Exception) else len(found.draws) for found in drawn]
+    failure = _tried(partial(model.commit, window, accepted), is_survivable)
     outcomes: list[WindowOutcome | Exception] = []
-    first = 0
-    for index, part in enumerate(parts):
-        rows = slice(first, first + 1 + len(part.drafts))
-        first = rows.stop
-        try:
-            outcomes.append(_finish_part(model, window, index, part, rows, depth))
-        except Exception as failure:
-            if not is_survivable(failure):
-                raise
-            outcomes.append(failure)
+    for part, rows, found in zip(parts, hidden, drawn, strict=True):
+        if isinstance(found, WindowOutcome):
+            found = _tried(partial(_move_on, part, found, rows, depth), is_survivable) if failure is None else failure
+        outcomes.append(found)
     return outcomes
 
 
-def _finish_part(
-    model: LanguageModel, window: WindowResult, index: int, part: WindowPart, rows: slice, depth: int
-) -> WindowOutcome:
-    slot, reply = part.slot, part.reply
-    draws = reply.sampler.verify(window.output.logits[rows], slot.position + 1, part.drafts)
-    taken, reason = reply.take(draws)
-    accepted = [0] * len(window.segments)
-    accepted[index] = len(taken)
-    model.commit(window, accepted)
-    slot.note_progress()
-    committed = slice(rows.start, rows.start + len(taken))
-    depth = depth if reason is None else 0
-    guess_ahead(slot, reply, window.output.hidden[committed], part.rows[: len(taken)], depth)
-    return WindowOutcome(taken, reason)
+def _draw(part: WindowPart, logits: torch.Tensor) -> WindowOutcome:
+    draws = part.reply.sampler.verify(logits, part.slot.position + 1, part.drafts)
+    return WindowOutcome(*part.reply.take(draws))
+
+
+def _move_on(part: WindowPart, outcome: WindowOutcome, hidden: torch.Tensor, depth: int) -> WindowOutcome:
+    """What follows from the rows of a part that have become state."""
+    part.slot.note_progress()
+    committed = len(outcome.draws)
+    depth = depth if outcome.reason is None else 0
+    guess_ahead(part.slot, part.reply, hidden[:committed], part.rows[:committed], depth)
+    return outcome
+
+
+def _tried(action: Callable[[], Result], is_survivable: Callable[[Exception], bool]) -> Result | Exception:
+    """What an action gives, or the failure that only its own part ends with."""
+    try:
+        return action()
+    except Exception as failure:
+        if not is_survivable(failure):
+            raise
+        return failure

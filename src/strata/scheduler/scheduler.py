@@ -6,7 +6,7 @@ is one step, so whatever was asked in between - a new request, a cancel - takes 
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from strata.engine.messages import Drawn, Ended, FromEngine, PromptRead, ReadProgress, SlotView, Statistics
@@ -40,7 +40,7 @@ class StepEngine(Protocol):
         ...
 
     def run(self, step: Step) -> tuple[SlotResult, ...]:
-        """Do one step."""
+        """Do one step. What an open or a read gives its own slot comes last."""
         ...
 
     def memory(self) -> Mapping[str, int]:
@@ -117,11 +117,9 @@ class Scheduler:
             began = self._clock()
             results = self._engine.run(step)
             now = self._clock()
-            self._learn(step, now - began)
-            if not isinstance(step, Window) and any(result.slot != step.slot for result in results):
-                self._counters.windows += 1  # one was under way when the step came
+            self._learn(step, results, now - began)
             for result in results:
-                self._commit(step, result, now)
+                self._commit(result, now)
         elif not self._out and self._waiting:
             self._sleep(PREPARING_SECONDS)
         out, self._out = self._out, []
@@ -183,19 +181,27 @@ class Scheduler:
                 f"which {effect} going on from it",
             )
 
-    def _learn(self, step: Step, seconds: float) -> None:
+    def _learn(self, step: Step, results: Sequence[SlotResult], seconds: float) -> None:
+        """What a step says of the pace and of how far a prompt is. The last result is its own unless it is a window."""
         self._counters.busy_seconds += seconds
         if isinstance(step, Window):
             self._counters.windows += 1
             self._pace.note_window(seconds)
-        elif isinstance(step, Read):
-            run = self._slots[step.slot].run
-            assert run is not None, "a slot that reads has a request"
-            rows = step.stop - run.read_rows
+            return
+        *late, own = results
+        self._counters.windows += bool(late)  # one was under way when the step came
+        run = self._slots[step.slot].run
+        assert run is not None, "a slot that is opened or reads has a request"
+        if isinstance(step, Read):
+            rows, run.read_rows = step.stop - run.read_rows, step.stop
             self._counters.prompt_tokens += rows
             self._pace.note_read(rows, seconds, self._limits.decode_share or 0.0)
+        elif own.error is None:
+            self._counters.cached_tokens += run.cached
+        if own.error is None:
+            self._out.append(ReadProgress(run.request_id, run.read_rows, len(run.request.prompt), run.cached))
 
-    def _commit(self, step: Step, result: SlotResult, now: float) -> None:
+    def _commit(self, result: SlotResult, now: float) -> None:
         """Write into the books what a step gave for one slot, and what is to be told of it.
 
         A window may have been under way when its reply was cancelled: what it gave belongs to nobody.
@@ -212,12 +218,6 @@ class Scheduler:
             self._end(run, FinishReason.ERROR, result.error, is_callers_mistake=result.is_callers_mistake)
             return
         slot.points = result.points
-        if not isinstance(step, Window) and step.slot == result.slot:
-            run.read_rows = step.stop if isinstance(step, Read) else run.read_rows
-            total = len(run.request.prompt)
-            self._out.append(ReadProgress(run.request_id, run.read_rows, total, run.cached))
-        if isinstance(step, Open) and step.slot == result.slot:
-            self._counters.cached_tokens += run.cached
         if result.prompt_logprobs is not None:
             self._out.append(PromptRead(run.request_id, result.prompt_logprobs))
         if result.draws:
