@@ -6,8 +6,6 @@ bits are right is the gate's question (`python -m tests.gpu.kernels`), not this 
 
 import argparse
 import json
-import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +29,6 @@ from tests.gpu.candidates import (
 )
 
 CLOCK = time.monotonic()
-COMPILERS = 14
 REPEATS = 9
 ALIKE = 0.94
 SEATS = 512
@@ -48,30 +45,15 @@ def in_place_kernels() -> list[LaunchShape]:
     return list(dict.fromkeys(launch for rows in IN_PLACE_ROWS for launch in expert_candidates(rows)))
 
 
-def compile_share(share: int, shares: int) -> list[str]:
-    """In a process of its own: a share of the kernels, into Triton's cache. What failed comes back as sentences."""
-    from tests.gpu.warm import run_dense, run_part
+def compile_all() -> None:
+    """All candidates, so that the times hold no compilation."""
+    from tests.gpu.warm import compile_side_by_side, run_dense, run_part
 
     jobs: list[Callable[[], None]] = [partial(run_dense, kind, launch) for kind, launch in dense_kernels()]
     jobs += [partial(run_part, (kind, kind), "gate+up", launch) for kind, launch in expert_kernels()]
     jobs += [partial(run_part, ("q4_0", "q4_0"), "gate+up", launch, True) for launch in in_place_kernels()]
-    failed = []
-    for job in jobs[share::shares]:
-        try:
-            job()
-        except Exception as reason:
-            failed.append(f"{job}: {type(reason).__name__}: {reason}"[-300:])
-    torch.cuda.synchronize()
-    return failed
-
-
-def compile_all() -> None:
-    """All candidates, by as many processes as there are cores."""
-    shares = max(1, min(COMPILERS, (os.cpu_count() or 2) - 2))
-    with multiprocessing.get_context("spawn").Pool(shares) as pool:
-        for failed in pool.starmap(compile_share, [(share, shares) for share in range(shares)]):
-            for sentence in failed:
-                say(f"does not compile: {sentence}")
+    for sentence in compile_side_by_side(jobs):
+        say(f"does not compile: {sentence}")
 
 
 @dataclass(frozen=True)

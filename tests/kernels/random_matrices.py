@@ -184,6 +184,10 @@ def random_choices(seed: int, rows: int, ranks: int, experts: int) -> torch.Tens
 
 def work_on(device: torch.device, choices: torch.Tensor) -> ExpertWork:
     """The list of work for `choices` on a device."""
-    work = ExpertWork.from_choices(choices)
+    return moved_work(ExpertWork.from_choices(choices), device)
+
+
+def moved_work(work: ExpertWork, device: torch.device) -> ExpertWork:
+    """The same work on a device."""
     moved = {name: getattr(work, name).to(device) for name in ("seats", "starts", "places", "rows")}
     return replace(work, **moved)

@@ -8,9 +8,7 @@ from functools import cache
 
 import torch
 
-from strata.kernels.combine.triton import combine_rows
 from strata.kernels.expert_rows import ExpertBuffers, SharedExpert, window
-from strata.kernels.expert_rows.triton import expert_rows
 from strata.kernels.expert_rows.work import ExpertWork
 from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape
 from strata.kernels.packed_rows import joined
@@ -21,6 +19,7 @@ from strata.kernels.router import Routes, SharedGate
 from strata.kernels.router.triton import route_rows
 from strata.quant.layout import BlobLayout
 from strata.quant.packed import PackedMatrix
+from tests.kernels.joined_cases import experts_into
 from tests.kernels.random_matrices import (
     KINDS,
     Experts,
@@ -49,7 +48,6 @@ def warm_up(device: torch.device, buckets: tuple[int, ...] = ROW_BUCKETS) -> Non
             for size in FIRST_SIZES:
                 _dense(kind, size, rows, device)
         _experts(rows, device)
-        _combine(rows, 64, device)
         _window(rows, 64, device)
 
 
@@ -60,7 +58,6 @@ def run_every_count(device: torch.device) -> None:
             for size in (*FIRST_SIZES, *OTHER_SIZES):
                 _dense(kind, size, rows, device)
         _experts(rows, device)
-        _combine(rows, 33 + rows, device)
         _window(rows, 17 + rows, device)
 
 
@@ -82,9 +79,9 @@ def _dense(kind: str, size: tuple[int, int], rows: int, device: torch.device) ->
 def _experts(rows: int, device: torch.device) -> None:
     choices = random_choices(rows, rows, RANKS, EXPERTS)
     work, x = work_on(device, choices), random_rows(rows, rows, 96).to(device)
-    expert_rows(_blobs(device).moved(device), work, x, torch.empty(rows, RANKS, 96, device=device))
+    experts_into(torch.empty(rows, RANKS, 96, device=device), _blobs(device).moved(device), work, x)
     only = ExpertWork(work.seats[1:], work.starts[1:], work.places, work.rows, RANKS, work.most_rows)  # a later start
-    expert_rows(_blobs(device).moved(device), only, x, torch.empty(rows, RANKS, 96, device=device))
+    experts_into(torch.empty(rows, RANKS, 96, device=device), _blobs(device).moved(device), only, x)
 
 
 def _window(rows: int, outputs: int, device: torch.device) -> None:
@@ -110,9 +107,3 @@ def _window(rows: int, outputs: int, device: torch.device) -> None:
 
 def _room(rows: int, columns: int, device: torch.device) -> RowsOut:
     return RowsOut(None, Activations.empty(rows, columns // 32, device, LaunchShape()))
-
-
-def _combine(rows: int, hidden: int, device: torch.device) -> None:
-    values, weights = torch.zeros(rows, RANKS, hidden, device=device), torch.zeros(rows, RANKS, device=device)
-    shared, mask = torch.zeros(rows, hidden, device=device), torch.ones(rows, RANKS, dtype=torch.bool, device=device)
-    combine_rows(values, weights, mask, shared, weights[:, 0].contiguous())

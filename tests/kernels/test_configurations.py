@@ -92,6 +92,8 @@ def test_matrices_that_share_a_launch_have_its_warps_and_registers() -> None:
     few, many = KIND["f32"].layout(512, 64), KIND["q8_0"].layout(8000, 64)
     one = in_one_launch([dp4a_launch(1, 4, 8, 128), dp4a_launch(1, 2, 2, 96)], [few, many])
     assert one == [dp4a_launch(1, 4, 8, 128), dp4a_launch(1, 4, 1, 128)]
+    tight = in_one_launch([dp4a_launch(2, 8, 32, 128), matrix_launch(8, 8, 255, prefetches=True)], [few, many])
+    assert tight[1] == matrix_launch(8, 4, 128)  # half of the registers hold half of the loads, and none ahead
     on_units = in_one_launch([dp4a_launch(4, 4, 8), matrix_launch(8, 4, 128)], [few, many])
     assert on_units == [dp4a_launch(4, 8, 4, 128), matrix_launch(8, 4, 128)]
     together = in_one_launch([dp4a_launch(2, 2, 2), matrix_launch(16, 2, 80)], [many, many])

@@ -8,7 +8,7 @@ import torch
 
 from strata.kernels.expert_rows.buffers import ExpertBuffers
 from strata.kernels.expert_rows.work import ExpertWork
-from strata.kernels.launch_shapes import dp4a_launch, few_launch, matrix_launch
+from strata.kernels.launch_shapes import dp4a_launch, few_launch, listed_launch, matrix_launch
 from strata.quant.layout import BlobLayout
 from tests.kernels.interpreter import needs_interpreter
 from tests.kernels.joined_cases import KIND, ExpertsCase, JoinedCase, check_hidden, filled, room_on
@@ -25,6 +25,8 @@ JOINED = (
     JoinedCase(("bf16", "q8_0"), (16, 21), 64, 3, (dp4a_launch(2, 8, 1), matrix_launch(8, 1))),
     JoinedCase(("q4_0", "q8_0", "f32"), (16, 7, 20), 64, 2),
     JoinedCase(("f32", "q8_0"), (21, 20), 320, 2, (few_launch(1, 4, 1, 4, 4), few_launch(2, 8, 2, 4, 1))),
+    JoinedCase(("f32", "q8_0"), (21, 20), 320, 5, (few_launch(4, 8, 4, 8, 8), matrix_launch(8, 1))),
+    JoinedCase(("fp8", "q8_0"), (21, 20), 352, 9, (few_launch(8, 4, 8, 8, 2), matrix_launch(8, 1))),
 )
 EXPERTS = (
     ExpertsCase(("q4_0", "q4_0", "q4_0"), 96, 64, 3, ("q8_0", 32)),
@@ -32,6 +34,11 @@ EXPERTS = (
     ExpertsCase(("bf16", "bf16", "f16"), 40, 33, 2, ("q8_0", 64), unused=1),
     ExpertsCase(("iq4_xs", "q3_k", "q4_k"), 256, 256, 2),
     ExpertsCase(("q4_0", "f32", "q4_0"), 64, 32, 2, ("q4_0", 32)),
+    ExpertsCase(("q4_0",) * 3, 96, 64, 4, ("q8_0", 32), experts=6, launch=listed_launch(2, 1, 1, alone=2, tiles=4)),
+    ExpertsCase(
+        ("q4_k",) * 3, 256, 256, 5, None, 1, experts=4, launch=listed_launch(4, 1, 2, alone=1, tiles=2, side=2)
+    ),
+    ExpertsCase(("bf16", "bf16", "q8_0"), 48, 32, 3, ("q8_0", 64), launch=listed_launch(2, 1, 4, tiles=2)),
     ExpertsCase(("q8_0", "q8_0", "q8_0"), 64, 32, 4, ("q8_0", 32), unused=2, launch=matrix_launch(8, 1)),
 )
 

@@ -47,7 +47,7 @@ def test_matrix_units_have_the_bits_of_the_definition(kind: Kind) -> None:
         assert torch.equal(found.view(torch.int32), wanted.view(torch.int32))
 
 
-FEW = (few_launch(1, 8, 4, 8, 2), few_launch(2, 4, 2, 1, 1), few_launch(2, 8, 1, 4, 4))
+FEW = (few_launch(1, 8, 4, 8, 2), few_launch(2, 4, 2, 1, 1), few_launch(2, 8, 1, 4, 4), few_launch(4, 8, 2, 4, 3))
 
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_k", "nvfp4", "bf16"])

@@ -3,6 +3,7 @@
 import pytest
 
 from strata.kernels import launch_shapes
+from strata.kernels.configurations import joined_launches
 from strata.kernels.launch_shapes import (
     ROW_BUCKETS,
     LaunchShape,
@@ -12,6 +13,7 @@ from strata.kernels.launch_shapes import (
     few_launch,
     matrix_launch,
 )
+from strata.kernels.measured import MEASURED
 from tests.gpu.candidates import (
     Line,
     dense_candidates,
@@ -19,8 +21,10 @@ from tests.gpu.candidates import (
     expert_candidates,
     spelled,
 )
+from tests.gpu.chain_candidates import CHAINS, Chain, candidates, kernels, lines, timed_rows
 from tests.gpu.floors import Rates, float_operations, floor_seconds, matrix_bytes
 from tests.gpu.tune import Timed, best_of, report
+from tests.gpu.tune_few import better_entries
 from tests.kernels.random_matrices import KINDS
 
 KIND = {kind.name: kind for kind in KINDS}
@@ -63,6 +67,44 @@ def test_every_candidate_is_allowed_for_its_rows() -> None:
             assert launch.rows <= max(line.rows, 8)
     for rows in ROW_BUCKETS:
         assert all(launch.rows <= rows for launch in expert_candidates(rows))
+
+
+@pytest.mark.parametrize("device", list(MEASURED))
+@pytest.mark.parametrize("chain", CHAINS, ids=str)
+def test_every_candidate_of_a_chain_is_allowed_and_the_first_is_the_tables(device: str, chain: Chain) -> None:
+    for rows in timed_rows(chain):
+        found = candidates(chain, device, rows)
+        assert list(found[0]) == joined_launches(device, chain.layouts(), rows)
+        assert len(found) == len(set(found)) > 1
+        for launches in found:
+            assert len({(launch.warps, launch.registers) for launch in launches}) == 1
+            for launch, layout in zip(launches, chain.layouts(), strict=True):
+                assert not (launch.uses_matrix_units and (layout.code.is_float or launch.warps != 8))
+                assert launch.registers is not None and launch.registers * launch.warps * 32 <= 65536
+                assert launch.side <= (launch.rows if layout.code.is_float else 4)
+    assert {chain.kinds for chain in CHAINS} == {chain.kinds for chain, _, _ in kernels(device, lines())}
+
+
+def test_lines_are_all_in_the_chains_order_or_those_asked_for() -> None:
+    assert list(dict.fromkeys(chain for chain, _ in lines())) == list(CHAINS)
+    assert sorted((chain.name, rows) for chain, rows in lines({"few", "head"}, {2, 8})) == [
+        ("few", 2),
+        ("few", 8),
+        ("head", 8),  # which is not timed at 2 rows
+    ]
+
+
+@pytest.mark.parametrize("device", list(MEASURED))
+def test_an_entry_changes_where_a_candidate_is_better_on_all_its_matrices(device: str) -> None:
+    key = (ShapeClass.WIDE, WeightClass.CODE8)
+    table = MEASURED[device][key]
+    times = {
+        (key, 1): {table[0]: [10.0, 100.0], ONE: [8.0, 110.0], TWO: [2.0]},  # TWO was not timed on the second
+        (key, 4): {table[2]: [10.0], ONE: [9.8]},  # too little
+    }
+    better = eval("{" + "\n".join(better_entries(device, times)) + "}", vars(launch_shapes))
+    assert better == {key: (ONE, *table[1:])}
+    assert better_entries(device, {(key, 4): times[key, 4]}) == []
 
 
 def test_a_floor_is_the_longer_of_reading_and_computing() -> None:

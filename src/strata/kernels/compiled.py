@@ -3,10 +3,14 @@
 Knows no kernel.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import strata.kernels
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,29 @@ class CachedKernels:
 
 
 def use_cache(folder: Path) -> None:
-    """From now on Triton keeps what it compiles in this folder, and looks there before it compiles."""
+    """From now on Triton keeps what it compiles in this folder, and looks there before it compiles.
+
+    To be called before this process launches a kernel, so that it finds what others compiled: see `settle_keys`.
+    """
     import triton
 
     folder.mkdir(parents=True, exist_ok=True)
     triton.knobs.cache.dir = str(folder)
+    settle_keys()
+
+
+def settle_keys() -> None:
+    """Give every kernel of this process the key that it has in others which begin with this too: half a second.
+
+    Triton's key of a function holds the global constants of its callees only if these had a key before, and a key is
+    made once: it would depend on what a process happens to launch first, and what one compiled another would not find.
+    """
+    import triton
+
+    for module in pkgutil.walk_packages(strata.kernels.__path__, "strata.kernels."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, triton.JITFunction):
+                hash(value)  # of its key, which is then made
 
 
 def cached_kernels(folder: Path) -> CachedKernels:

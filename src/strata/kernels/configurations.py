@@ -34,7 +34,8 @@ def joined_launches(device: str, layouts: Sequence[MatrixLayout], rows: int) -> 
 def in_one_launch(own: Sequence[LaunchShape], layouts: Sequence[MatrixLayout]) -> list[LaunchShape]:
     """Launches of several matrices made fit for one kernel: all with the warps and registers of the one of most warps.
 
-    Each keeps its own rows and the loads that it has in flight, but that integer codes go to the matrix units together.
+    Each keeps its own rows and the loads that it has in flight as far as registers go, but that integer codes go to the
+    matrix units together.
     """
     leader = max(own, key=lambda launch: launch.warps)
     return [_beside(leader, launch, layout) for launch, layout in zip(own, layouts, strict=True)]
@@ -43,8 +44,10 @@ def in_one_launch(own: Sequence[LaunchShape], layouts: Sequence[MatrixLayout]) -
 def _beside(leader: LaunchShape, own: LaunchShape, layout: MatrixLayout) -> LaunchShape:
     if leader.uses_matrix_units and not layout.code.is_float and not own.uses_matrix_units:
         return leader
-    unroll = max(1, own.unroll * own.warps // leader.warps)
-    return replace(own, warps=leader.warps, unroll=unroll, registers=leader.registers)
+    unroll, prefetches = own.unroll * own.warps // leader.warps, own.prefetches
+    if leader.registers and own.registers and own.registers > leader.registers:  # what is in flight waits in registers
+        unroll, prefetches = unroll * leader.registers // own.registers, False
+    return replace(own, warps=leader.warps, unroll=max(1, unroll), registers=leader.registers, prefetches=prefetches)
 
 
 def expert_launch(

@@ -5,7 +5,9 @@ memory. Dense matrices of 2,560 x 6,144 (narrow), 10,240 x 2,560 and 248,320 x 2
 experts of 2,560 x 640: 10 and 40 of them for one row; for more rows windows that choose 10 of 512 at random, and of
 launches within 6 % there the best where all rows choose the same 40.
 
-Matrices of very few tiles, [324, 10,240], by `python -m tests.gpu.tune_few`: chains of dependent launches.
+As a window launches them, one behind the other, by `python -m tests.gpu.tune_few` and `tests.gpu.tune_experts`:
+matrices of very few tiles, [324, 10,240], and of float codes; 8-bit ones that are narrow or wide at 1, 4 and 8 rows;
+experts of 4 bits at 1, 4 and 8 rows.
 
 NVIDIA H200: 2026-11-30, torch 2.11, Triton 3.6, driver 580.
 """
@@ -62,15 +64,7 @@ MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
             dp4a_launch(1, 1, 4, 128),
             dp4a_launch(2, 1, 2),
             dp4a_launch(4, 1, 1, 168),
-            listed_launch(4, 1, 1, 128, alone=2),
-            dp4a_launch(4, 1, 1, 168),
-            dp4a_launch(4, 1, 1, 168),
-        ),
-        (ShapeClass.DOWN, WeightClass.CODE8): (
-            dp4a_launch(1, 1, 4, 128),
-            dp4a_launch(2, 1, 2),
-            dp4a_launch(4, 1, 1, 168),
-            listed_launch(2, 1, 1, 96, alone=3, tiles=4),
+            dp4a_launch(8, 1, 1),
             dp4a_launch(4, 1, 1, 168),
             dp4a_launch(4, 1, 1, 168),
         ),
@@ -96,10 +90,10 @@ MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
         (ShapeClass.FEW, WeightClass.CODE4_TABLE): FEW_INTEGER,
         (ShapeClass.FEW, WeightClass.FLOAT): FEW_FLOAT,
         (ShapeClass.NARROW, WeightClass.CODE8): (
-            dp4a_launch(1, 4, 4, 96),
+            few_launch(1, 8, 2, 4, 6, 255),
             matrix_launch(8, 4, 128),
-            matrix_launch(8, 4, 128),
-            matrix_launch(8, 4, 128),
+            matrix_launch(8, 8, 255, prefetches=True),
+            matrix_launch(8, 8, 255, prefetches=True),
             matrix_launch(8, 4, 128),
             matrix_launch(16, 2, 128),
         ),
@@ -136,10 +130,10 @@ MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
             dp4a_launch(4, 1, 8, 192),
         ),
         (ShapeClass.WIDE, WeightClass.CODE8): (
-            dp4a_launch(1, 2, 2, 96),
+            dp4a_launch(1, 2, 5, 168),
             dp4a_launch(2, 2, 2, 96),
             dp4a_launch(4, 1, 2, 255),
-            matrix_launch(8, 1, 48),
+            matrix_launch(8, 2, 80),
             matrix_launch(16, 2, 128),
             matrix_launch(32, 1, 80),
         ),

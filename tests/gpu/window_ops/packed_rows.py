@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from strata.kernels.launch_shapes import LaunchShape, dp4a_launch, matrix_launch
+from strata.kernels.launch_shapes import LaunchShape, dp4a_launch, few_launch, matrix_launch
 from strata.kernels.packed_rows import multiply_into, room_for
 from tests.gpu.weights import KIND, random_dense
 from tests.kernels.joined_cases import JoinedCase, check_hidden, filled
@@ -25,11 +25,19 @@ FORCED = (
     (dp4a_launch(1, 8, 32, 128), dp4a_launch(1, 8, 2, 128)),
     (dp4a_launch(1, 2, 32, 255), dp4a_launch(1, 2, 2, 255)),
 )
+UNITS = matrix_launch(8, 4, 128)
+SIDE_BY_SIDE = (  # a router whose rows lie side by side, beside the matrix units
+    few_launch(8, 8, 8, 8, 16, 128),
+    few_launch(8, 4, 8, 8, 32, 128),
+    few_launch(8, 8, 4, 8, 16, 128),
+    few_launch(4, 8, 4, 8, 32, 128),
+    few_launch(2, 8, 2, 8, 32, 128),
+)
 CACHE_BYTES = 128 << 20  # of different weights in one timed call
 
 
 def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
-    """Tiny sizes at every bucket, published ones at some, forced launches, three matrices, rows of gate and up."""
+    """Tiny sizes at every bucket, published ones at some, forced launches of both units, rows of gate and up."""
     for rows in ROWS:
         for kinds in (("f32", "q8_0"), ("q4_k", "q6_k"), ("mxfp4", "bf16")):
             case = JoinedCase(kinds, (40, 21), 256, rows)
@@ -46,14 +54,23 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
     ):
         case = JoinedCase(kinds, (21, 40, 16)[: len(kinds)], 640, rows, launches)
         yield str(case), partial(case.check, device)
+    for rows in (1, 3, 8, 12):
+        for router in SIDE_BY_SIDE:
+            case = JoinedCase(("f32", "q8_0"), (512, 1280), HIDDEN, rows, (router, UNITS))
+            yield str(case), partial(case.check, device)
+    for kinds, columns in ((("bf16", "q4_0"), 640), (("fp8", "q6_k"), 512), (("f16", "mxfp4"), 640)):
+        case = JoinedCase(kinds, (21, 40), columns, 7, (SIDE_BY_SIDE[0], UNITS))
+        yield str(case), partial(case.check, device)
+    case = JoinedCase(("q2_0", "q4_k"), (21, 40), 768, 11, (UNITS, UNITS))
+    yield str(case), partial(case.check, device)
     for kind, width, rows in (("q8_0", 640, 32), ("q4_0", 6144, 1), ("bf16", 45, 3)):
         yield f"hidden {kind} {width} x {rows}", partial(check_hidden, kind, width, rows, device)
 
 
 def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]]:
-    """Pairs of the published model at 1, 8 and 32 rows by the table, then the router's pair by other launches."""
+    """Pairs of the published model at 1, 4, 8 and 32 rows by the table, then the router's pair by other launches."""
     for name, (kinds, outputs) in PAIRS.items():
-        for rows in (1, 8, 32):
+        for rows in (1, 4, 8, 32):
             yield _speed(f"{name}, {rows} rows", kinds, outputs, rows, device, None)
     kinds, outputs = PAIRS["router f32, shared q8_0"]
     for launches in FORCED:

@@ -8,17 +8,21 @@ through shared memory, six barriers a call; here reductions and stores keep the 
 import triton
 import triton.language as tl
 
+from strata.kernels.division import divide, divide_by_127
+
 
 @triton.jit
 def store_blocks(x, q, records, row, block, blocks, row_step, block_step):
     """Quantize x float32 [BLOCKS, 32] and write it as the blocks `block` [BLOCKS] of a row, those below `blocks`.
 
-    q, records, row_step, block_step: `Activations.arguments`.
+    row: of all of them, or one for each. q, records, row_step, block_step: `Activations.arguments`.
     """
     largest = tl.max(tl.abs(x), axis=1)
     is_zero = largest < 7.888609052210118e-31  # 2^-100
-    d = tl.where(is_zero, 0.0, tl.div_rn(largest, tl.full(largest.shape, 127.0, tl.float32)))
-    inverse = tl.where(is_zero, 0.0, tl.div_rn(tl.full(d.shape, 1.0, tl.float32), tl.where(is_zero, 1.0, d)))
+    is_ordinary = (largest < float("inf")) & (is_zero == 0)
+    d = tl.where(is_ordinary, divide_by_127(largest), tl.where(is_zero, 0.0, largest))
+    inverse = divide(tl.full(d.shape, 1.0, tl.float32), tl.where(is_ordinary, d, 1.0))
+    inverse = tl.where(is_ordinary, inverse, 0.0)
     rounded = (x * inverse[:, None] + 12582912.0) - 12582912.0  # 1.5 * 2^23: to the nearest integer, ties to even
     values = tl.minimum(tl.maximum(rounded, -127.0), 127.0).to(tl.int32)
     column = tl.arange(0, 32)[None, :]

@@ -3,7 +3,8 @@
 Knows the layout of docs/storage-codes.md; knows no activation and no order of additions. Each function gives int8
 [blocks, 16 rows, 32] of the blocks `at_block` (int32 [blocks], tile * blocks of a row + block). The 32 columns come in
 the order of quantized activations: word w of the low 16 columns, word w of the high 16, rising w (a word of code4
-holds just these eight). Scales and minima are those of decode.py.
+holds just these eight). A thread loads eight bytes that lie together, of two neighbours among the rows. Scales and
+minima are those of decode.py.
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
@@ -16,25 +17,30 @@ from strata.quant.layout import Code
 
 @triton.jit
 def _load(codes, at_block, FIRST: tl.constexpr, WORDS: tl.constexpr, WORDS_OF_BLOCK: tl.constexpr):
-    """Words FIRST .. of whole blocks, as they lie: [blocks, WORDS, 16 rows, 4 bytes], one run of memory a block."""
-    byte = tl.arange(0, 64 * WORDS)
-    at = at_block[:, None] * (64 * WORDS_OF_BLOCK) + (byte + 64 * FIRST)[None, :]
+    """Words FIRST .. of whole blocks: [blocks, 16 rows, WORDS, 4 bytes], one run of memory a block.
+
+    The compiler spreads a load's first dimensions over threads first: words and pairs of rows over a warp's.
+    """
+    word = (tl.arange(0, WORDS) + FIRST)[:, None, None, None]
+    pair, byte = tl.arange(0, 8)[None, :, None, None], tl.arange(0, 8)[None, None, None, :]
+    at = at_block[None, None, :, None] * (64 * WORDS_OF_BLOCK) + word * 64 + pair * 8 + byte
     values = tl.load(tl.multiple_of(codes.to(tl.pointer_type(tl.int8)), 64) + at)
-    return tl.reshape(values, (at_block.shape[0], WORDS, 16, 4))
+    BLOCKS: tl.constexpr = at_block.shape[0]
+    values = tl.permute(tl.reshape(values, (WORDS, 8, BLOCKS, 2, 4)), (2, 1, 3, 0, 4))
+    return tl.reshape(values, (BLOCKS, 16, WORDS, 4))
 
 
 @triton.jit
 def _join_two(low, high):
-    """Two int8 [blocks, 4 words, 16, 4], of the low and of the high columns -> [blocks, 16, 32]."""
-    joined = tl.permute(tl.join(low, high), (0, 2, 1, 4, 3))
-    return tl.reshape(joined, (low.shape[0], 16, 32))
+    """Two int8 [blocks, 16, 4 words, 4], of the low and of the high columns -> [blocks, 16, 32]."""
+    return tl.reshape(tl.permute(tl.join(low, high), (0, 1, 2, 4, 3)), (low.shape[0], 16, 32))
 
 
 @triton.jit
 def _join_four(a, b, c, d):
-    """Four int8 [blocks, 2 words, 16, 4] of eight columns each, rising -> [blocks, 16, 32]."""
-    joined = tl.join(tl.join(a, b), tl.join(c, d))  # [blocks, word, 16, byte, which of a half, half]
-    return tl.reshape(tl.permute(joined, (0, 2, 4, 1, 5, 3)), (a.shape[0], 16, 32))
+    """Four int8 [blocks, 16, 2 words, 4] of eight columns each, rising -> [blocks, 16, 32]."""
+    joined = tl.join(tl.join(a, b), tl.join(c, d))  # [blocks, 16, word, byte, which of a half, half]
+    return tl.reshape(tl.permute(joined, (0, 1, 4, 2, 5, 3)), (a.shape[0], 16, 32))
 
 
 @triton.jit

@@ -3,8 +3,9 @@
 Knows lanes and their order; decode_bytes.py knows the codes. A block's sum is exact whoever forms it, and what follows
 it is what triton.py does, operation by operation: the bits are the same. Float codes have no exact sums and stay there.
 
-With eight warps, one a lane, blocks come out of memory in the registers where the matrix units want them (the compiler
-moves rows between threads by shuffles): the loop has no shared memory and no barrier. Other numbers of warps have both.
+With eight warps, one a lane, blocks come out of memory in the registers where the matrix units want them: a thread has
+two rows of a tile that are eight apart there, and neighbours in memory, so rows take the places of `row_at`. The loop
+has no shuffle, no shared memory and no barrier; with other numbers of warps it has.
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
@@ -12,6 +13,25 @@ import triton
 import triton.language as tl
 
 from strata.kernels.packed_rows.sums import MAGIC, float_of_sum, minus, open_record, sub_block_of
+
+
+@triton.jit
+def row_at(place):
+    """The row of a tile at `place` 0 .. 15: the even ones, then the odd ones."""
+    return place % 8 * 2 + place // 8
+
+
+@triton.jit
+def to_places(x):
+    """[blocks, 16, n] in the order of rows -> in the order of places."""
+    rows = tl.reshape(x, (x.shape[0], 8, 2, x.shape[2]))
+    return tl.reshape(tl.permute(rows, (0, 2, 1, 3)), (x.shape[0], 16, x.shape[2]))
+
+
+@triton.jit
+def from_places(x):
+    """[16, n] in the order of places -> in the order of rows."""
+    return tl.reshape(tl.permute(tl.reshape(x, (2, 8, x.shape[1])), (1, 0, 2)), (16, x.shape[1]))
 
 
 @triton.jit
@@ -58,6 +78,27 @@ def add_block_of_group(
 
 
 @triton.jit
+def load_blocks_of_tile(
+    arrays, table, tile, block, blocks,
+    CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, HAS_MIN: tl.constexpr, SUB_BLOCK: tl.constexpr,
+    HALVES: tl.constexpr,
+):  # fmt: skip
+    """Block `block` [8] of each lane: weights int8 [8, 16, 32], tuples of scales and minima [8, 16], all by places."""
+    codes, weight_scales, super_scales, mins, super_mins = arrays
+    row = row_at(tl.arange(0, 16))[None, :]
+    weights = to_places(CODE(codes, tile * blocks + block, table))
+    at_super = ((tile * (blocks // 8) + block // 8) * 16)[:, None] + row
+    scales = ()
+    minima = ()
+    for half in tl.static_range(HALVES):
+        at = (sub_block_of(tile, blocks, block, half, SUB_BLOCK) * 16)[:, None] + row
+        scales += (SCALE(weight_scales, at, super_scales, at_super),)
+        if HAS_MIN:
+            minima += (MIN(mins, at, super_mins, at_super),)
+    return weights, scales, minima
+
+
+@triton.jit
 def integer_tile_of_groups(
     arrays, activations, table, offset, at_rows, tile, blocks,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_LINEAR: tl.constexpr, HAS_MIN: tl.constexpr,
@@ -65,37 +106,32 @@ def integer_tile_of_groups(
 ):  # fmt: skip
     """One tile of 16 outputs for a tuple of groups of quantized activation rows, int32 [8] each: float32 [16, 8] each.
 
-    A lane without a block reads the last one with dx = 0: see `integer_tile`.
+    UNROLL blocks of a lane are read together, also behind the end: there the last one stands with dx = 0, whose zero
+    changes no accumulator (see `load_rows`).
     """
-    codes, weight_scales, super_scales, mins, super_mins = arrays
     q, records, row_step, block_step = activations
     q = tl.multiple_of(q.to(tl.pointer_type(tl.int8)), 16)
     GROUPS: tl.constexpr = len(at_rows)
     HALVES: tl.constexpr = 2 if SUB_BLOCK == 16 else 1
-    lane, row = tl.arange(0, 8), tl.arange(0, 16)[None, :]
     accs = (tl.zeros((8, 16, 8), tl.float32),) * GROUPS
-    for step in tl.range(0, tl.cdiv(blocks, 8), loop_unroll_factor=UNROLL, num_stages=1):
-        exists = step * 8 + lane < blocks
-        block = tl.minimum(step * 8 + lane, blocks - 1)
-        weights = CODE(codes, tile * blocks + block, table)
-        at_super = ((tile * (blocks // 8) + block // 8) * 16)[:, None] + row
-        scales = ()
-        minima = ()
-        for half in tl.static_range(HALVES):
-            at = (sub_block_of(tile, blocks, block, half, SUB_BLOCK) * 16)[:, None] + row
-            scales += (SCALE(weight_scales, at, super_scales, at_super),)
-            if HAS_MIN:
-                minima += (MIN(mins, at, super_mins, at_super),)
-        new = ()
-        for group in tl.static_range(GROUPS):
-            at = at_rows[group][:, None] * row_step + block[None, :] * block_step
-            new += (
-                add_block_of_group(
-                    accs[group], weights, scales, minima, (q, records), exists, at, offset, IS_LINEAR, HAS_MIN, HALVES
-                ),
+    for turn in tl.range(0, tl.cdiv(blocks, 8 * UNROLL), num_stages=1):
+        for step in tl.static_range(UNROLL):
+            own = (turn * UNROLL + step) * 8 + tl.arange(0, 8)
+            block = tl.minimum(own, blocks - 1)
+            weights, scales, minima = load_blocks_of_tile(
+                arrays, table, tile, block, blocks, CODE, SCALE, MIN, HAS_MIN, SUB_BLOCK, HALVES
             )
-        accs = new
+            new = ()
+            for group in tl.static_range(GROUPS):
+                at = at_rows[group][:, None] * row_step + block[None, :] * block_step
+                new += (
+                    add_block_of_group(
+                        accs[group], weights, scales, minima, (q, records), own < blocks, at, offset,
+                        IS_LINEAR, HAS_MIN, HALVES,
+                    ),
+                )  # fmt: skip
+            accs = new
     results = ()
     for group in tl.static_range(GROUPS):
-        results += (add_lanes_of_group(accs[group]),)
+        results += (from_places(add_lanes_of_group(accs[group])),)
     return results

@@ -67,35 +67,64 @@ def integer_outputs(
 
 
 @triton.jit
+def _add_columns(
+    accs, arrays, x, at_rows, tile, output, columns, first, STEP: tl.constexpr, IS_WHOLE: tl.constexpr,
+    VALUE: tl.constexpr, SCALE: tl.constexpr, SUB_BLOCK: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """One column of every lane, 16 * STEP + lane behind column `first`; IS_WHOLE: none is behind the last one.
+
+    Offsets in 64 bits, to which the compiler adds STEP without an instruction.
+    """
+    codes, scales = arrays[0], arrays[1]
+    column = first + tl.arange(0, 16)[:, None, None]
+    exists = column + STEP * 16 < columns
+    if not IS_WHOLE:
+        column = tl.minimum(column, columns - 1 - STEP * 16)
+    weight = VALUE(codes, ((tile * columns + column) * 16 + output).to(tl.int64) + STEP * 256)
+    if SUB_BLOCK > 0:
+        at = (tile * tl.cdiv(columns, SUB_BLOCK) + (column + STEP * 16) // SUB_BLOCK) * 16 + output
+        weight = weight * SCALE(scales, at, scales, at)
+    new = ()
+    for r in tl.static_range(len(at_rows)):
+        at_row = at_rows[r] if SIDE == 1 else at_rows[r][None, :, None]
+        value = tl.broadcast_to(tl.load(x + ((at_row * columns + column).to(tl.int64) + STEP * 16)), weight.shape)
+        added = tl.fma(weight, value, accs[r])
+        new += (added if IS_WHOLE else tl.where(exists, added, accs[r]),)
+    return new
+
+
+@triton.jit
 def float_outputs(
     arrays, x, at_rows, tile, row, columns, VALUE: tl.constexpr, SCALE: tl.constexpr, SUB_BLOCK: tl.constexpr,
-    UNROLL: tl.constexpr,
+    UNROLL: tl.constexpr, SIDE: tl.constexpr = 1,
 ):  # fmt: skip
     """Some outputs of a tile of a float code for a tuple of rows of float32 activations: a tuple of float32 [outputs].
 
-    row [1, outputs]: the row in its tile, 0 .. 15.
+    row [1, outputs]: the row in its tile, 0 .. 15. With SIDE > 1 an element of `at_rows` is int32 [SIDE], rows side by
+    side in as many times the threads, which all read the same weights from the L1 cache: then float32 [SIDE, outputs].
     """
-    codes, scales = arrays[0], arrays[1]
     ROWS: tl.constexpr = len(at_rows)
     OUTPUTS: tl.constexpr = row.shape[1]
-    lane = tl.arange(0, 16)[:, None]
-    accs = (tl.zeros((16, OUTPUTS), tl.float32),) * ROWS
-    for step in tl.range(0, tl.cdiv(columns, 16), loop_unroll_factor=UNROLL, num_stages=1):
-        exists = step * 16 + lane < columns
-        column = tl.minimum(step * 16 + lane, columns - 1)
-        weight = VALUE(codes, (tile * columns + column) * 16 + row)
-        if SUB_BLOCK > 0:
-            at = (tile * tl.cdiv(columns, SUB_BLOCK) + column // SUB_BLOCK) * 16 + row
-            weight = weight * SCALE(scales, at, scales, at)
-        new = ()
-        for r in tl.static_range(ROWS):
-            value = tl.broadcast_to(tl.load(x + at_rows[r] * columns + column), weight.shape)
-            new += (tl.where(exists, tl.fma(weight, value, accs[r]), accs[r]),)
-        accs = new
+    output = tl.broadcast_to(row[None, :, :], (1, SIDE, OUTPUTS))
+    accs = (tl.zeros((16, SIDE, OUTPUTS), tl.float32),) * ROWS
+    groups = columns // (16 * UNROLL)
+    for group in tl.range(0, groups, num_stages=1):
+        for step in tl.static_range(UNROLL):
+            accs = _add_columns(
+                accs, arrays, x, at_rows, tile, output, columns, group * (16 * UNROLL), step, True,
+                VALUE, SCALE, SUB_BLOCK, SIDE,
+            )  # fmt: skip
+    for step in tl.range(groups * UNROLL, tl.cdiv(columns, 16), num_stages=1):
+        accs = _add_columns(
+            accs, arrays, x, at_rows, tile, output, columns, step * 16, 0, False, VALUE, SCALE, SUB_BLOCK, SIDE
+        )
     results = ()
     for r in tl.static_range(ROWS):
-        a, b = tl.split(tl.permute(tl.reshape(tl.trans(accs[r]), (OUTPUTS, 2, 8)), (0, 2, 1)))
-        results += (add_lanes(tl.trans(a + b)),)
+        a, b = tl.split(tl.permute(tl.reshape(accs[r], (2, 8, SIDE, OUTPUTS)), (1, 2, 3, 0)))
+        a, b = tl.split(tl.permute(tl.reshape(a + b, (2, 4, SIDE, OUTPUTS)), (1, 2, 3, 0)))
+        a, b = tl.split(tl.permute(tl.reshape(a + b, (2, 2, SIDE, OUTPUTS)), (1, 2, 3, 0)))
+        a, b = tl.split(tl.permute(a + b, (1, 2, 0)))
+        results += (tl.reshape(a + b, (OUTPUTS,)) if SIDE == 1 else a + b,)
     return results
 
 
@@ -107,10 +136,12 @@ def matrix_outputs(
 ):  # fmt: skip
     """The rows `row` [1, outputs] of tile `tile` times each activation row of `at_rows`: float32 [outputs] each.
 
-    The matrix's post scale is not in them.
+    The matrix's post scale is not in them. SIDE: see `integer_outputs` and `float_outputs`.
     """
     if IS_FLOAT:
-        results = float_outputs(arrays, activations[0], at_rows, tile, row, columns, CODE, SCALE, SUB_BLOCK, UNROLL)
+        results = float_outputs(
+            arrays, activations[0], at_rows, tile, row, columns, CODE, SCALE, SUB_BLOCK, UNROLL, SIDE
+        )
     else:
         results = integer_outputs(
             arrays, activations, table, offset, at_rows, tile, row, columns // 32,
@@ -150,16 +181,23 @@ def store_dense(
             at = out + row[None, :].to(tl.int64) * out_stride + output[:, None]
             tl.store(at, results[group] * post_scale, mask=(output < outputs)[:, None] & (row < row_count)[None, :])
     else:
+        # Rows of a float code may lie side by side in one tensor; others come one after another, each a scalar.
+        TOGETHER: tl.constexpr = (SIDE if SIDE < ROWS else ROWS) if IS_FLOAT else 1
         at_rows = ()
-        for r in tl.static_range(ROWS):
-            at_rows += (tl.minimum(first + r, row_count - 1),)
+        for r in tl.static_range(ROWS // TOGETHER):
+            of_rows = first + r if TOGETHER == 1 else first + r * TOGETHER + tl.arange(0, TOGETHER)
+            at_rows += (tl.minimum(of_rows, row_count - 1),)
         results = matrix_outputs(
             arrays, activations, table, offset, at_rows, tile,
             number % PARTS * OUTPUTS + tl.arange(0, OUTPUTS)[None, :], columns,
-            CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL, SIDE,
+            CODE, SCALE, MIN, IS_FLOAT, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL, TOGETHER if IS_FLOAT else SIDE,
         )  # fmt: skip
-        for r in tl.static_range(ROWS):
-            if first + r < row_count:
+        for r in tl.static_range(ROWS // TOGETHER):
+            if TOGETHER > 1:
+                row = first + r * TOGETHER + tl.arange(0, TOGETHER)
+                at = out + row[:, None].to(tl.int64) * out_stride + output[None, :]
+                tl.store(at, results[r] * post_scale, mask=(row < row_count)[:, None] & (output < outputs)[None, :])
+            elif first + r < row_count:
                 at = out + (first + r).to(tl.int64) * out_stride + output
                 tl.store(at, results[r] * post_scale, mask=output < outputs)
 
