@@ -74,6 +74,15 @@ def test_conversations_share_windows(tmp_path: Path) -> None:
     assert trace.conversations[:5].tolist() == [0, 1, 2, 3, 0]
 
 
+@pytest.mark.parametrize("size", ["0", str((1 << 36) + 1)])
+def test_experts_of_a_size_that_no_trace_may_have_are_not_drawn(
+    size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["trace", "synth", str(tmp_path / "t.trace"), *SMALL[:-1], size]) == 2
+    assert f"--blob-bytes {size} does not work; a number from 1 to 68,719,476,736 does" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_profile_of_another_trace_judges_all_windows(
     drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,11 +3,19 @@
 import pytest
 import torch
 
-from strata.experts.blob import layout_of, make_blob, view_blob, write_blob
+from strata.experts.blob import ExpertBlob, ExpertMatrices, layout_of, view_blob, write_blob
 from strata.quant.layout import Array
 from tests.experts.experts import random_expert, random_matrix
 
 KINDS = [("Q4_0", "Q8_0"), ("Q4_K", "Q5_1"), ("Q2_0", "Q2_0"), ("NVFP4", "NVFP4"), ("BF16", "Q4_0"), ("Q6_K", "F16")]
+
+
+def make_blob(matrices: ExpertMatrices) -> ExpertBlob:
+    """A blob of its own in new memory."""
+    layout = layout_of(matrices)
+    buffer = torch.zeros(layout.total_bytes, dtype=torch.uint8)
+    write_blob(layout, buffer, matrices)
+    return view_blob(layout, buffer)
 
 
 @pytest.mark.parametrize(("inner", "outer"), KINDS)

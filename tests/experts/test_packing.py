@@ -1,7 +1,10 @@
 """Blobs by the library and by Python: the same bytes, the same refusals, told of as they come."""
 
+from dataclasses import replace
+from os import dup
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +16,7 @@ from strata.experts.sources import GgufExperts
 from strata.experts.uploading import Staging, upload_experts
 from strata.hardware import MemoryFacts
 from strata.native import library
+from strata.native.file_map import FileMap
 from strata.quant.formats import by_name
 from strata.weights.gguf_source import RawExperts, RawMatrix
 from strata.weights.gguf_types import GgmlType
@@ -95,6 +99,24 @@ def test_a_factor_that_is_not_finite_is_refused() -> None:
     file.tensors[LAYER + "experts.down_proj"] = RawExperts(down.type, down.columns, down.data, scales)
     with pytest.raises(WeightFileError, match=r"expert 5 of .*: the scale of a Q8_0 tensor is not finite"):
         filled(file, is_native=True)
+
+
+@needs_library
+def test_a_file_that_ends_early_is_told_with_the_layer(tmp_path: Path) -> None:
+    file, weights = BlocksInMemory(), tmp_path / "weights"
+    down = file.tensors[LAYER + "experts.down_proj"]
+    weights.write_bytes(down.data.tobytes())
+    with weights.open("rb") as opened:
+        mapped = np.frombuffer(FileMap(dup(opened.fileno())), np.uint8).reshape(down.data.shape)
+    file.tensors[LAYER + "experts.down_proj"] = replace(down, data=mapped)
+    source = GgufExperts(file)  # type: ignore[arg-type]
+    blobs = torch.zeros(COUNT, source.layout(LAYER).total_bytes, dtype=torch.uint8)
+    weights.write_bytes(b"")
+    with (
+        PackingThreads(2) as threads,
+        pytest.raises(WeightFileError, match=r"the experts of model\.layers\.0\.mlp cannot be read: No data available"),
+    ):
+        list(fill_blobs(source, LAYER, 0, blobs, threads))
 
 
 @needs_library

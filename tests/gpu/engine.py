@@ -21,6 +21,7 @@ from strata.native import library
 from strata.types import FinishReason
 from tests.engine.served import Served, ask
 from tests.engine.stages import POCKET, TINY, native_model, stage_engine, stage_model
+from tests.random_text import text_of, token_ids_of
 
 LARGEST_DIFFERENCE = 1e-3  # of a logit, between this device and the CPU
 SLOTS, CONTEXT = 4, 1024
@@ -48,7 +49,7 @@ class Checks:
         return [("the CPU's logits", self.logits), *found] if library.is_available() else found
 
     def logits(self) -> str:
-        model, native, text = self._model(1), native_model(self._name), torch.tensor(self._text(150))
+        model, native, text = self._model(1), native_model(self._name), text_of(150)
         state = model.new_state()
         found = model.read([Segment(state, text)], LogitRows.ALL).logits
         model.release(state)
@@ -59,12 +60,12 @@ class Checks:
 
     def many_at_once(self) -> str:
         requests = [
-            ask(self._text(40, 1), 30 * self._scale),
-            ask(self._text(33, 2), 25 * self._scale, temperature=0.9, seed=11, top_p=0.9, top_k=40, min_p=0.01),
-            ask(self._text(5, 3), 30 * self._scale, range(0, 96, 9), temperature=1.3, seed=5),
-            ask(self._text(170, 4), 12, temperature=1.0, seed=7, frequency_penalty=0.5),
-            ask(self._text(40, 1), 20 * self._scale, temperature=2.0, seed=8),
-            ask([*self._text(170, 4), 7], 9, temperature=1.0, seed=9),
+            ask(token_ids_of(40, 1), 30 * self._scale),
+            ask(token_ids_of(33, 2), 25 * self._scale, temperature=0.9, seed=11, top_p=0.9, top_k=40, min_p=0.01),
+            ask(token_ids_of(5, 3), 30 * self._scale, range(0, 96, 9), temperature=1.3, seed=5),
+            ask(token_ids_of(170, 4), 12, temperature=1.0, seed=7, frequency_penalty=0.5),
+            ask(token_ids_of(40, 1), 20 * self._scale, temperature=2.0, seed=8),
+            ask([*token_ids_of(170, 4), 7], 9, temperature=1.0, seed=9),
         ]
         wanted = [self._alone(request) for request in requests]
         served = self._serve(SLOTS)
@@ -76,13 +77,13 @@ class Checks:
         return f"{sum(map(len, wanted))} tokens of {len(wanted)} requests are the same"
 
     def stops_and_kept_turns(self) -> str:
-        prompt = self._text(30, 6)
+        prompt = token_ids_of(30, 6)
         plain = self._alone(ask(prompt, 40, temperature=2.0, seed=3))
         stop = next(token for place, token in enumerate(plain) if place > 3 and token not in plain[:place])
         served = self._serve(1)
         first = served.ask(ask(prompt, 40, [stop], temperature=2.0, seed=3))
         assert first == plain[: plain.index(stop) + 1], f"{first} is not the beginning of {plain}"
-        turn = [*prompt, *first, *self._text(5, 7)]
+        turn = [*prompt, *first, *token_ids_of(5, 7)]
         second = served.ask(ask(turn, 12))
         cached = list(served.ends.values())[-1].usage.cached_tokens
         assert cached == len(prompt) + len(first) - 1, f"{cached} rows were kept"
@@ -90,13 +91,13 @@ class Checks:
         return f"stopped behind {len(first)} tokens, {cached} rows kept"
 
     def cancelled(self, kept: int) -> str:
-        prompt = self._text(130, 8)
+        prompt = token_ids_of(130, 8)
         served = self._serve(1)
         served.submit(1, ask(prompt, 300, temperature=1.0, seed=4))
         while len(served.replies[1]) < 40:
             served.turn()
         served.scheduler.cancel(1, kept)
-        turn = [*prompt, *served.replies[1][:kept], *self._text(2, 9)]
+        turn = [*prompt, *served.replies[1][:kept], *token_ids_of(2, 9)]
         found = served.ask(ask(turn, 8))
         cached = list(served.ends.values())[-1].usage.cached_tokens
         assert cached == (130 + kept - 1 if kept > 1 else 128), f"{cached} rows were kept"
@@ -104,13 +105,13 @@ class Checks:
         return f"{cached} rows kept"
 
     def forks(self) -> str:
-        prompt = self._text(140, 10)
+        prompt = token_ids_of(140, 10)
         served = self._serve(2)
         first = ask(prompt, 40, temperature=1.0, seed=4)
         served.submit(1, first)
         while len(served.replies[1]) < 9:
             served.turn()
-        other = ask([*prompt[:132], *self._text(3, 11)], 20)
+        other = ask([*prompt[:132], *token_ids_of(3, 11)], 20)
         served.submit(2, other)
         served.finish()
         assert served.ends[2].usage.cached_tokens == 128
@@ -119,7 +120,7 @@ class Checks:
 
     def not_finite(self) -> str:
         served = self._serve(2)
-        requests = {number: ask(self._text(9, number), 40) for number in (1, 2)}
+        requests = {number: ask(token_ids_of(9, number), 40) for number in (1, 2)}
         for number, request in requests.items():
             served.submit(number, request)
         while len(served.replies[2]) < 5:
@@ -143,7 +144,7 @@ class Checks:
             for is_ahead in (True, False, True, False):
                 served = self._serve(slots, is_ahead=is_ahead)
                 for number in range(slots):
-                    served.submit(number, ask(self._text(5, number), 40 * self._scale))
+                    served.submit(number, ask(token_ids_of(5, number), 40 * self._scale))
                 while min(len(reply) for reply in served.replies.values()) < 2:
                     served.turn()
                 begin, before = time.perf_counter(), max(len(reply) for reply in served.replies.values())
@@ -152,10 +153,6 @@ class Checks:
                 taken[is_ahead] = 1e6 * (time.perf_counter() - begin) / max(1, windows)
             parts.append(f"{slots} slots {taken[True]:.0f} us a window, {taken[False]:.0f} with the host's choice")
         return "; ".join(parts)
-
-    def _text(self, rows: int, seed: int = 0) -> list[int]:
-        tokens: list[int] = torch.randint(96, (rows,), generator=torch.Generator().manual_seed(seed)).tolist()
-        return tokens
 
     def _model(self, slots: int) -> StageModel:
         if slots not in self._models:

@@ -2,9 +2,8 @@
 
 Ten experts of one row; windows of 4 and 8 rows that choose 10 of 512 at random, and that all choose the same ten.
 Weights come from memory, and kernels are dependents of one another, as in a window. Prints each line's candidates, best
-first, `*` at the table's: gate, up and hidden alone, down alone (with the shared expert's, of 8 bits), then both, for
-what asks ahead for down's weights takes time from the one for the other. Whether the bits are right is the gate's
-question.
+first, `*` at the table's: gate, up and hidden alone, down alone (with the shared expert's, of 8 bits), then the best of
+both, for down's programs begin while gate's and up's end. Whether the bits are right is the gate's question.
 """
 
 import argparse
@@ -36,13 +35,8 @@ Pair = tuple[LaunchShape | None, LaunchShape | None]  # of gate, up and hidden, 
 
 GATES_OF_ONE = (
     dp4a_launch(1, 1, 2, 128),
-    listed_launch(1, 1, 2, 128, prefetches=True),
-    listed_launch(1, 1, 2, 128, ahead=10),
-    listed_launch(1, 1, 2, 128, prefetches=True, ahead=10),
-    listed_launch(1, 1, 5, 168, prefetches=True, ahead=10),
-    listed_launch(1, 2, 5, 128, prefetches=True, ahead=10),
-    listed_launch(1, 2, 5, 128, ahead=10),
-    listed_launch(1, 2, 3, 128, side=2, ahead=10),
+    dp4a_launch(1, 1, 5, 168),
+    dp4a_launch(1, 2, 5, 128),
 )
 DOWNS_OF_ONE = (
     dp4a_launch(1, 1, 2, 128),
@@ -52,10 +46,8 @@ DOWNS_OF_ONE = (
 )
 GATES_OF_MORE = (
     listed_launch(4, 1, 1, 128, alone=2),
-    listed_launch(4, 1, 1, 128, alone=2, ahead=16),
-    listed_launch(2, 1, 1, 128, alone=2, ahead=16),
-    listed_launch(2, 1, 2, 128, alone=2, ahead=40),
-    listed_launch(4, 1, 1, 128, alone=2, prefetches=True, ahead=16),
+    listed_launch(2, 1, 1, 128, alone=2),
+    listed_launch(2, 1, 2, 128, alone=2),
 )
 DOWNS_OF_MORE = (
     listed_launch(4, 1, 1, 128, alone=3),
@@ -152,9 +144,7 @@ def spelled(launch: LaunchShape) -> str:
     """A launch in a few characters."""
     alone = "" if launch.alone is None else f"/{launch.alone}"
     parts = [f"r{launch.rows}", f"w{launch.warps}", f"u{launch.unroll}{alone}", str(launch.registers)]
-    parts += [f"t{launch.tiles}"] * (launch.tiles > 1) + [f"s{launch.side}"] * (launch.side > 1)
-    parts += ["asks"] * launch.prefetches + [f"ahead {launch.ahead}"] * (launch.ahead > 0)
-    return " ".join(parts)
+    return " ".join(parts + [f"t{launch.tiles}"] * (launch.tiles > 1))
 
 
 def kernels(device: str) -> list[tuple[Line, Pair]]:
@@ -196,8 +186,7 @@ def time_line(line: Line, bench: Bench, current: Pair) -> Pair:
     gate, down = current
     gates = timed(bench, [(each, None) for each in (gate, *line.gates)], (gate, None), f"{line.name}: gate, up, hidden")
     downs = timed(bench, [(None, each) for each in (down, *line.downs)], (None, down), f"{line.name}: down")
-    # What asks ahead is never best alone: all launches of gate are timed with the best of down.
-    both = [current, *((first, second) for first, _ in gates for _, second in downs[:BEST])]
+    both = [current, *((first, second) for first, _ in gates[:BEST] for _, second in downs[:BEST])]
     return timed(bench, both, current, f"{line.name}: both")[0]
 
 

@@ -1,10 +1,11 @@
 """`python -m tests.gpu.tune_gates`: times launches of gates, norms and routes on this GPU, in about a minute.
 
 All candidates are compiled first, by processes side by side. A candidate is a chain of launches in one graph, whose
-kernels are dependents of one another, as in a window; those of the gates read copies of `up` that do not fit the
-cache. Prints each line's candidates, best first, `*` at what the product launches now: `GatesLaunch.of`, and the
-constants REGISTERS of strata/kernels/residual_streams/triton.py and strata/kernels/router/triton.py. Whether the bits
-are right is the gate's question. `--smoke` runs each once and times nothing.
+kernels are dependents of one another, as in a window; those of the gates are `down` and `up` in turn, and read copies
+that do not fit the cache. Prints each line's candidates, best first, `*` at what the product launches now: the table's
+launch of `down`, `GatesLaunch.of`, and the constants REGISTERS of strata/kernels/residual_streams/triton.py and
+strata/kernels/router/triton.py. "the product alone" makes no low: what is above it is the price of low. Whether the
+bits are right is the gate's question. `--smoke` runs each once and times nothing.
 """
 
 import argparse
@@ -17,14 +18,17 @@ from types import ModuleType
 
 import torch
 
+from strata.kernels.launch_shapes import LaunchShape
+from tests.gpu.candidates import spelled
+from tests.gpu.chain_candidates import FEW, candidates
 from tests.gpu.warm import compile_side_by_side
-from tests.gpu.weights import KIND, random_dense
-from tests.kernels.stream_cases import StreamSizes, additions, moved, norm_scale, room, room_for_gates
+from tests.gpu.window_ops.stream_gates import HIDDEN, STREAMS, GatesChain
+from tests.kernels.stream_cases import StreamSizes, additions, moved, norm_scale, room
 from tests.kernels.window_cases import window_of
 
-STREAMS, HIDDEN, LOW_RANK, EXPERTS, RANKS = 4, 2560, 320, 512, 10
+EXPERTS, RANKS = 512, 10
 CODE = "q8_0"  # of the published model's gates
-CALLS = 32  # of one graph; 32 copies of 3.5 MB are more than the cache of any GPU known
+CALLS = 32  # of one graph; 32 copies of 7 MB are more than the cache of any GPU known
 REPEATS = 11
 REGISTERS = (None, 64, 96, 128, 255)  # most of a thread, where the product sets a limit
 
@@ -52,23 +56,32 @@ class Line:
 
 
 def gates(rows: int, calls: int, device: torch.device) -> list[Trial]:
-    """Rows one by one or two by two, or eight on the matrix units; low made in the program or in a launch before."""
-    from strata.kernels.stream_gates.triton import GROUP, GatesLaunch, stream_gates
+    """Both launches: `down` by every launch that may be the best one; `up` eight rows at once, or one by one."""
+    from strata.kernels.packed_rows import joined
+    from strata.kernels.stream_gates.down import gates_down
+    from strata.kernels.stream_gates.triton import GatesLaunch, stream_gates
 
-    ups = [random_dense(KIND[CODE].layout(STREAMS * HIDDEN, LOW_RANK)) for _ in range(calls)]
-    shares = torch.randn(rows, LOW_RANK + STREAMS, device=device)
-    normed = torch.randn(rows, STREAMS * HIDDEN, device=device)
-    out = room_for_gates(rows, STREAMS, ups[0], device, both=True)
+    chain, name = GatesChain.of(CODE, calls), torch.cuda.get_device_name(device)
+    normed, low, mixed = chain.rooms(rows, device)
+    assert normed.plain is not None
+    plain = normed.plain
 
-    def call(launch: GatesLaunch) -> None:
-        for up in ups:
-            stream_gates(shares, normed, up, STREAMS, out, launch)
+    def call(down_launch: LaunchShape, launch: GatesLaunch, makes_low: bool = True) -> None:
+        for down, up in chain.pairs:
+            if makes_low:
+                gates_down([down], normed, STREAMS, low, down_launch)
+            else:
+                joined.multiply_into([down], normed, low.shares, [down_launch])
+            stream_gates(low.low, plain, up, STREAMS, mixed, launch)
 
-    current = GatesLaunch.of(ups[0].layout, rows)
-    others = [GatesLaunch(GROUP, True, makes_low) for makes_low in (True, False)]
-    others += [GatesLaunch(at_once, False, rows <= GROUP) for at_once in (1, 2)]
-    launches = dict.fromkeys((current, *others))
-    return [Trial(str(launch), partial(call, launch), launch == current) for launch in launches]
+    current, *others = (launches[0] for launches in candidates(FEW, name, rows))
+    of_up = GatesLaunch.of(chain.pairs[0][1].layout, rows)
+    return [
+        Trial(spelled(current), partial(call, current, of_up), True),
+        *(Trial(spelled(other), partial(call, other, of_up), False) for other in others),
+        Trial("up's rows one by one", partial(call, current, GatesLaunch(1, False)), False),
+        Trial("the product alone", partial(call, current, of_up, makes_low=False), False),
+    ]
 
 
 def norm(kind: str, rows: int, calls: int, device: torch.device) -> list[Trial]:
@@ -107,7 +120,7 @@ def limited(module: ModuleType, call: Callable[[], None], calls: int, most: int)
 
 
 LINES = (
-    *(Line("gates up, mix", rows, gates) for rows in (1, 2, 4, 8, 32)),
+    *(Line("gates down; gates up, mix", rows, gates) for rows in (1, 2, 4, 8, 32)),
     *(
         Line(f"add {kind}, norm", rows, partial(norm, kind))
         for kind in ("mixer", "experts and gated")

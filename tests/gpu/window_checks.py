@@ -18,16 +18,11 @@ from strata.kernels.sampler.results import read_results
 from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
 from strata.models.device.state import SavedSlot
 from tests.gpu.window_models import PUBLISHED, new_stage
+from tests.random_text import token_ids_of
 
 Numbers = dict[str, Any]
 PREFIXES = (40, 9, 530)  # rows read into the slots 0, 1, 2: behind the indexer's budget, short, behind a split of keys
 NEW_ROWS = 32
-
-
-def text_of(rows: int, vocabulary: int, seed: int) -> list[int]:
-    """Random tokens."""
-    made: list[int] = torch.randint(vocabulary, (rows,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return made
 
 
 @dataclass
@@ -51,11 +46,11 @@ class Subject:
 
     def prefix(self, slot: int) -> list[int]:
         """What was read into a slot."""
-        return text_of(PREFIXES[slot], self.stage.vocabulary, slot)
+        return token_ids_of(PREFIXES[slot], slot, self.stage.vocabulary)
 
     def new_rows(self, slot: int) -> list[int]:
         """What comes behind it."""
-        return text_of(NEW_ROWS, self.stage.vocabulary, 100 + slot)
+        return token_ids_of(NEW_ROWS, 100 + slot, self.stage.vocabulary)
 
     def read(self, slot: int, tokens: list[int], position: int = 0) -> None:
         """Make tokens state, as many at a time as a window takes."""
@@ -109,6 +104,7 @@ def checks_of(subject: Subject) -> Iterator[tuple[str, Callable[[], Numbers]]]:
     yield "rows in company", partial(rows_in_company, subject)
     yield "drafts right and wrong, by the host", partial(drafts_by_host, subject)
     yield "drafts right and wrong, by the device", partial(drafts_by_device, subject)
+    yield "state written by windows and reads themselves", partial(state_in_place, subject)
     yield "nothing compiles, nothing is allocated", partial(nothing_is_made, subject)
     yield "an interrupt in a capture", partial(interrupted_capture, subject)
 
@@ -199,10 +195,7 @@ def rows_alone(subject: Subject) -> Numbers:
                 wrong.append(f"slot {slot}, {count} rows: {difference(found, wanted[:count])}")
         subject.commit(most, NEW_ROWS)
         state = subject.stage.state.save(slot, PREFIXES[slot] + NEW_ROWS)
-        names = ("delta", "conv tail", "n-gram tail", "keys", "values", "raw", "pooled", "history")
-        for name, found_part, wanted_part in zip(names, state.tensors, after.tensors, strict=True):
-            if not torch.equal(found_part, wanted_part):
-                wrong.append(f"slot {slot}, {name} behind 32 rows: {difference(found_part, wanted_part)}")
+        wrong += [f"slot {slot}, {each}" for each in state_differences(state, after)]
     assert not wrong, "; ".join(wrong[:12]) + f" ({len(wrong)} in all)"
     return {"windows": 3 * most}
 
@@ -234,7 +227,7 @@ def rows_in_company(subject: Subject) -> Numbers:
 def drafts_by_host(subject: Subject) -> Numbers:
     """Windows with wrong rows behind right ones, some accepted, leave the state of rows one by one."""
     for slot in range(len(PREFIXES)):
-        tokens, wrong = subject.new_rows(slot)[:12], text_of(4, subject.stage.vocabulary, 7)
+        tokens, wrong = subject.new_rows(slot)[:12], token_ids_of(4, 7, subject.stage.vocabulary)
         wanted = subject.one_by_one(slot, tokens)
         subject.restore(slot)
         found, position = [], 0
@@ -275,6 +268,36 @@ def drafts_by_device(subject: Subject) -> Numbers:
             replies.append(reply)
         assert replies[0] == replies[1], f"slot {slot}: {replies[0]} one by one, {replies[1]} with drafts"
     return {"accepted drafts": accepted}
+
+
+def state_in_place(subject: Subject) -> Numbers:
+    """Rows that the device takes one by one, alone and in company, and rows that are read: as the host commits them."""
+    slots, count, wrong = range(len(PREFIXES)), 6, []
+    groups = [[slot] for slot in slots] + [list(slots)]
+    for group in groups:
+        for slot in group:
+            subject.restore(slot)
+            start = ReplyStart(PREFIXES[slot], subject.new_rows(slot)[0], count, (), ChoiceOptions())
+            subject.stage.set_reply(slot, start)
+        rows = {slot: [subject.new_rows(slot)[0]] for slot in group}
+        for window in range(count):
+            subject.stage.set_plan(window, [PlannedPart(slot) for slot in group])
+            subject.run(subject.stage.window_variant(group), subject.stage.bucket_for(len(group)))
+            for slot in group:
+                rows[slot] += subject.chosen(slot)
+        for slot in group:
+            tokens, stop = rows[slot][:count], PREFIXES[slot] + count
+            found = {"decoded": subject.stage.state.save(slot, stop)}
+            subject.restore(slot)
+            subject.stage.set_rows(subject.stage.buckets[-1], [RowsPart(slot, PREFIXES[slot], tokens)])
+            subject.run(Variant.READ, subject.stage.buckets[-1])
+            found["read"] = subject.stage.state.save(slot, stop)
+            subject.one_by_one(slot, tokens)
+            wanted = subject.stage.state.save(slot, stop)
+            for how, state in found.items():
+                wrong += [f"slot {slot} of {group}, {how}: {each}" for each in state_differences(state, wanted)]
+    assert not wrong, "; ".join(wrong[:12]) + f" ({len(wrong)} in all)"
+    return {"states": 2 * sum(map(len, groups))}
 
 
 def nothing_is_made(subject: Subject) -> Numbers:
@@ -333,6 +356,13 @@ def close(subject: Subject, found: torch.Tensor, wanted: torch.Tensor) -> Number
     numbers = {"median": middle, "largest": largest, "rows": len(errors)}
     assert middle < limits[0] and largest < limits[1], f"relative errors of rows {numbers}, limits {limits}"
     return numbers
+
+
+def state_differences(found: SavedSlot, wanted: SavedSlot) -> list[str]:
+    """What is not equal of two states of a slot behind equally many rows."""
+    names = ("delta", "conv tail", "n-gram tail", "keys", "values", "raw", "pooled", "history")
+    parts = zip(names, found.tensors, wanted.tensors, strict=True)
+    return [f"{name}: {difference(mine, other)}" for name, mine, other in parts if not torch.equal(mine, other)]
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:

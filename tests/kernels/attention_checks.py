@@ -11,8 +11,10 @@ import torch
 from strata.kernels.attention_rows import AttentionWork, ProjectedRows, reference
 from strata.kernels.launch_shapes import dp4a_launch
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
-from tests.kernels.attention_cases import INDEXED, AttentionWindow, Segment, random_window, window_rows
+from tests.kernels.attention_cases import AttentionWindow, window_rows
 from tests.kernels.quantized_rows import assert_quantized
+
+UNTOUCHED = -7
 
 
 def prepare(window: AttentionWindow, *, is_reference: bool = False) -> AttentionWindow:
@@ -58,6 +60,8 @@ def check_attended(window: AttentionWindow) -> None:
     """What the rows choose follows from their scores; what they attend to gives the twin's rows."""
     own = prepare(window)
     break_unseen_cells(own)
+    if own.work.choice is not None:
+        own.work.choice.chosen.fill_(UNTOUCHED)
     found, wanted = attend(own), torch.empty(own.rows.count, own.layer.shape.query_width, device=own.work.query.device)
     if own.layer.shape.indexer is not None:
         check_choice(own)
@@ -94,6 +98,25 @@ def check_choice(window: AttentionWindow) -> None:
             wanted = reference.block_scores(window.work.index_query[row], window.cells.pooled[slot, :complete], indexer)
             torch.testing.assert_close(scores, wanted, rtol=1e-5, atol=1e-5)
             assert torch.equal(choice.chosen[row], reference.best_blocks(scores, indexer.top_blocks)), f"row {row}"
+        else:
+            assert bool((choice.chosen[row] == UNTOUCHED).all()), f"row {row} chooses nothing"
+
+
+def check_again(window: AttentionWindow) -> None:
+    """Launches after one another over the same buffers give the same bits, whatever the last one left in them."""
+    own = prepare(window)
+    wanted, work = attend(own), own.work
+    for _ in range(3):
+        for left in (work.peaks, work.totals, work.mixed):
+            left.fill_(float("nan"))
+        if work.choice is not None:
+            assert not bool(work.choice.arrivals.any()), "programs that have scored were not counted back"
+            work.choice.scores.fill_(float("nan"))
+            work.choice.chosen.fill_(UNTOUCHED)
+            work.choice.counts.fill_(UNTOUCHED)
+        assert torch.equal(attend(own), wanted), "other bits in a later launch"
+        if work.choice is not None:
+            check_choice(own)
 
 
 def check_company(window: AttentionWindow) -> None:
@@ -139,32 +162,24 @@ SELECTIONS = ("few values", "equal values", "many values", "broken values")
 
 def check_selection(values: str, blocks: int, top_blocks: int, chunk: int, device: torch.device | str) -> None:
     """Selecting alone, from scores with many ties, with none, with NaN and infinities: exactly the best, rising."""
-    from strata.kernels.attention_rows.choose import select_blocks
+    from tests.kernels.triton_attention_probes import select_rows
 
-    indexer = replace(INDEXED.indexer, top_blocks=top_blocks)
-    shape = replace(INDEXED, indexer=indexer)
-    # rows of one block more than they may take, of some more, of all; one that sees all of its blocks; one unused
-    complete = [top_blocks + 1, top_blocks + 2, (top_blocks + blocks) // 2, blocks, top_blocks]
-    segments: list[Segment] = [(0, 4 * count - 1, 1) for count in complete]
-    window = random_window(shape, segments, 4 * blocks, half=4, unused=1, device=device)
-    choice, generator = window.work.choice, torch.Generator(device).manual_seed(3)
-    assert choice is not None
-    choice.scores.copy_(torch.rand(6, blocks, generator=generator, device=device))
+    # rows of one block more than they may take, of some more, of all
+    complete = [top_blocks + 1, top_blocks + 2, (top_blocks + blocks) // 2, blocks]
+    generator = torch.Generator(device).manual_seed(3)
+    scores = torch.rand(len(complete), blocks, generator=generator, device=device)
     if values == "few values":
-        choice.scores.mul_(3).floor_()
+        scores.mul_(3).floor_()
     elif values == "equal values":
-        choice.scores.fill_(0.25)
+        scores.fill_(0.25)
     elif values == "broken values":
-        choice.scores[:, ::3], choice.scores[:, 1::3] = float("nan"), float("inf")
-        choice.scores.view(torch.int32)[:, 2::3] = -1  # NaN with its sign set
-    choice.counts.fill_(99)
-    choice.chosen.fill_(-7)
-    select_blocks(window.rows, indexer, choice, chunk)
-    assert choice.counts.tolist() == [top_blocks] * 4 + [0, 0]
-    assert bool((choice.chosen[4:] == -7).all()), "rows that choose nothing"
-    for row, count in enumerate(complete[:4]):
-        found = choice.chosen[row]
+        scores[:, ::3], scores[:, 1::3] = float("nan"), float("inf")
+        scores.view(torch.int32)[:, 2::3] = -1  # NaN with its sign set
+    chosen = torch.full((len(complete), top_blocks), -7, dtype=torch.int32, device=device)
+    select_rows(scores, torch.tensor(complete, dtype=torch.int32, device=device), chosen, chunk)
+    for row, count in enumerate(complete):
+        found = chosen[row]
         assert bool((found.diff() > 0).all()), f"row {row} is not rising"
         assert int(found[0]) >= 0 and int(found[-1]) < count, f"row {row} chooses what is not complete"
         if values != "broken values":
-            assert torch.equal(found, reference.best_blocks(choice.scores[row, :count], top_blocks)), f"row {row}"
+            assert torch.equal(found, reference.best_blocks(scores[row, :count], top_blocks)), f"row {row}"

@@ -4,14 +4,14 @@ For the interpreter and for a GPU; on a GPU the buffers are those that the produ
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from strata.kernels.expert_rows import ExpertBuffers, SharedExpert
 from strata.kernels.expert_rows.reference import matrix_rows, silu_times
 from strata.kernels.expert_rows.reference_window import expert_rows_into as experts_by_definition
-from strata.kernels.expert_rows.work import ExpertWork
+from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
 from strata.kernels.launch_shapes import LaunchShape
 from strata.kernels.packed_rows import room_for
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
@@ -19,6 +19,7 @@ from strata.kernels.router.reference import list_work
 from strata.quant.layout import BlobLayout, MatrixLayout
 from tests.kernels.random_matrices import (
     KINDS,
+    moved_work,
     on_device,
     random_choices,
     random_experts,
@@ -84,6 +85,19 @@ class JoinedCase:
         assert bool(wide[:, :5].isnan().all()), f"{self}: wrote outside of its columns"
 
 
+def experts_into(
+    out: torch.Tensor, blobs: ExpertBlobs, work: ExpertWork, x: torch.Tensor, launch: LaunchShape | None = None
+) -> None:
+    """The product's launches for rows x [rows, hidden] over buffers of their own; out [rows, ranks, hidden]."""
+    from strata.kernels.expert_rows import window
+
+    layout, (rows, ranks, _) = blobs.layout, out.shape
+    gate_up = torch.full((rows * ranks, 2 * layout.gate.rows), float("nan"), device=out.device)
+    buffers = ExpertBuffers(gate_up, room_on(out.device, [layout.down], rows * ranks), out)
+    given = filled(x, room_on(out.device, [layout.gate, layout.up], rows))
+    window.expert_rows_into(blobs, work, given, buffers, None, launch)
+
+
 @dataclass(frozen=True)
 class ExpertsCase:
     """Rows that choose among a few experts, with a shared expert beside them or without."""
@@ -135,8 +149,7 @@ class ExpertsCase:
         ids[self.rows - self.unused :] = -1
         work = ExpertWork.empty(self.rows, self.ranks, "cpu")
         list_work(ids, work)
-        moved = {name: getattr(work, name).to(device) for name in ("seats", "starts", "places", "rows")}
-        return replace(work, **moved)
+        return moved_work(work, device)
 
     def _buffers(self, layout: BlobLayout, device: torch.device) -> ExpertBuffers:
         places, down = self.rows * self.ranks, None

@@ -1,4 +1,4 @@
-"""Random streams, additions and gates in one place, for the tests of the kernels around residual streams.
+"""Random streams and additions in one place, for the tests of the kernels around residual streams.
 
 Knows no kernel. Everything follows from a seed; made in main memory.
 """
@@ -11,8 +11,6 @@ import torch
 from strata.kernels.launch_shapes import LaunchShape
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
 from strata.kernels.residual_streams.additions import Addition, ExpertRows, MixerRows, Nothing, Values
-from strata.kernels.stream_gates.gates_out import GatesOut
-from strata.quant.packed import PackedMatrix
 from tests.kernels.random_matrices import random_rows
 
 Record = TypeVar("Record")
@@ -80,11 +78,3 @@ def room(rows: int, columns: int, device: torch.device, plain: bool = True, quan
         made.values.fill_(-1)
         made.records.fill_(-1)
     return RowsOut(values, made)
-
-
-def room_for_gates(rows: int, streams: int, up: PackedMatrix, device: torch.device, both: bool = False) -> GatesOut:
-    """Room as a kernel wants it for this code of up; with `both`, the mixed rows are wanted quantized too."""
-    is_float = up.layout.code.is_float
-    low = room(rows, up.layout.columns, device, is_float, not is_float)
-    mixed = room(rows, up.layout.rows // streams, device, True, both)
-    return GatesOut(low, mixed, torch.full((rows, streams), float("nan"), device=device))

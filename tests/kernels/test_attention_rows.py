@@ -18,7 +18,8 @@ from strata.kernels.attention_rows import (
     rotation_table,
 )
 from strata.kernels.attention_rows.arguments import MOST_ELEMENTS
-from strata.kernels.attention_rows.parts import MOST_PARTS, most_parts, part_size
+from strata.kernels.attention_rows.launches import ATTEND_LAUNCH, CHOOSE_LAUNCH, attend_launch
+from strata.kernels.attention_rows.parts import LEAST_PART, MOST_PARTS, most_parts, part_size
 from strata.kernels.attention_rows.reference import best_blocks
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
@@ -28,6 +29,7 @@ from strata.models.blocks.rotary import rotation_at
 from strata.models.mixers.attention import AttentionMixer
 from strata.models.mixers.base import RowsInfo
 from strata.models.mixers.indexed_attention import IndexedAttentionMixer
+from tests.gpu import tune_attention
 from tests.kernels.attention_cases import (
     GATED,
     INDEXED,
@@ -219,11 +221,26 @@ def test_rows_are_cut_into_few_parts_at_multiples_of_their_size() -> None:
     assert [part_size(seen) for seen in (4096, 4097, 262_144)] == [32, 64, 2048]
 
 
+def test_every_launch_that_is_timed_cuts_parts_into_whole_chunks() -> None:
+    """And what is current comes first: the others are held against it."""
+    assert (tune_attention.ATTENDS[0], tune_attention.CHOOSES[0]) == (ATTEND_LAUNCH, CHOOSE_LAUNCH)
+    for launch in tune_attention.ATTENDS:
+        assert launch.least_part % launch.chunk == 0 and launch.least_part >= LEAST_PART, launch
+    for candidates in (tune_attention.ATTENDS, tune_attention.CHOOSES):
+        assert len({tune_attention.spelled(launch) for launch in candidates}) == len(candidates)
+
+
+def test_all_buckets_cut_and_merge_a_row_alike() -> None:
+    """So its bits are the same in each: what else a launch says changes none."""
+    cuts = {(one.chunk, one.least_part, one.warps, one.merge_warps) for one in map(attend_launch, range(1, 33))}
+    assert len(cuts) == 1
+
+
 def test_work_tells_its_size_without_memory() -> None:
     made = AttentionWork.empty(2, INDEXED, CELLS, "cpu")
     assert AttentionWork.empty(2, INDEXED, CELLS, "meta").bytes_used() == made.bytes_used()
-    # parts of a row: 67 cells at most, so 3; query, sums, index query, scores, chosen, counts
-    floats = 4 * 32 + 4 * 3 * (1 + 1 + 32) + 2 * 16 + 128 + 16 + 1
+    # parts of a row: 67 cells at most, so 3; query, sums, index query, scores, chosen, counts, arrivals
+    floats = 4 * 32 + 4 * 3 * (1 + 1 + 32) + 2 * 16 + 128 + 16 + 1 + 1
     assert made.bytes_used() == 2 * 4 * floats
 
 

@@ -81,7 +81,9 @@ def test_a_matrix_of_very_few_tiles_has_launches_of_its_own() -> None:
 def test_parts_of_tiles_and_blocks_side_by_side_are_for_dense_matrices_without_matrix_units(device: str) -> None:
     for (shape, weights), launches in MEASURED[device].items():
         for launch in launches:
-            is_plain = shape is ShapeClass.EXPERTS or launch.uses_matrix_units
+            is_of_experts = shape in (ShapeClass.EXPERTS, ShapeClass.DOWN)
+            assert not (is_of_experts and launch.prefetches)
+            is_plain = is_of_experts or launch.uses_matrix_units
             assert launch.outputs in ((16,) if is_plain else (4, 8, 16))
             sides = (1, 2, 4, 8) if weights is WeightClass.FLOAT else (1, 2, 4)
             assert launch.side in ((1,) if is_plain else sides)

@@ -38,8 +38,14 @@ def test_long_rows_are_cut_into_larger_parts() -> None:
 def test_few_programs_score_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     from strata.kernels.attention_rows import choose
 
-    monkeypatch.setattr(choose, "MOST_PROGRAMS", 2)
-    checks.check_attended(random_window(INDEXED, [(0, 502, 2), (1, 200, 1)], 512, half=4))
+    monkeypatch.setattr(choose, "MOST_PROGRAMS", 6)  # two for each row
+    checks.check_attended(random_window(INDEXED, [(0, 1020, 2), (1, 300, 1)], 1024, half=4))
+
+
+@pytest.mark.parametrize(("shape", "segments"), [(GATED, PLAIN_SEGMENTS), (INDEXED, [*INDEXED_SEGMENTS, (3, 380, 1)])])
+def test_later_launches_give_the_same_bits(shape: AttentionRowsShape, segments: Sequence[Segment]) -> None:
+    """Some rows are scored by several programs each."""
+    checks.check_again(random_window(shape, segments, 384, half=4, unused=1))
 
 
 @pytest.mark.parametrize(("shape", "segments"), [(GATED, PLAIN_SEGMENTS), (INDEXED, INDEXED_SEGMENTS)])

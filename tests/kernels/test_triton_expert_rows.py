@@ -89,17 +89,6 @@ def test_work_lists_each_expert_once() -> None:
     assert work.rows.tolist() == [0, 1, 0, 2, 1, 2]
 
 
-@pytest.mark.parametrize(("size", "parts"), [(819_200, 20), (48, 5), (16, 1), (2560, 3)])
-def test_parts_that_are_asked_for_ahead_are_the_whole(size: int, parts: int) -> None:
-    from tests.kernels.triton_probes import parts_kernel
-
-    ranges = torch.full((parts, 2), -1, dtype=torch.int32)
-    parts_kernel[(parts,)](ranges, size, parts)
-    asked = [byte for first, length in ranges.tolist() for byte in range(first, first + length, 16)]
-    assert asked == list(range(0, size, 16))
-    assert not (ranges % 16).any()
-
-
 def test_silu_has_the_bits_of_the_definition() -> None:
     from tests.kernels.triton_probes import silu_kernel
 

@@ -35,9 +35,7 @@ EXPERTS = (
     ExpertsCase(("iq4_xs", "q3_k", "q4_k"), 256, 256, 2),
     ExpertsCase(("q4_0", "f32", "q4_0"), 64, 32, 2, ("q4_0", 32)),
     ExpertsCase(("q4_0",) * 3, 96, 64, 4, ("q8_0", 32), experts=6, launch=listed_launch(2, 1, 1, alone=2, tiles=4)),
-    ExpertsCase(
-        ("q4_k",) * 3, 256, 256, 5, None, 1, experts=4, launch=listed_launch(4, 1, 2, alone=1, tiles=2, side=2)
-    ),
+    ExpertsCase(("q4_k",) * 3, 256, 256, 5, None, 1, experts=4, launch=listed_launch(4, 1, 2, alone=1, tiles=2)),
     ExpertsCase(("bf16", "bf16", "q8_0"), 48, 32, 3, ("q8_0", 64), launch=listed_launch(2, 1, 4, tiles=2)),
     ExpertsCase(("q8_0", "q8_0", "q8_0"), 64, 32, 4, ("q8_0", 32), unused=2, launch=matrix_launch(8, 1)),
 )

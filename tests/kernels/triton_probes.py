@@ -4,7 +4,6 @@ import triton
 import triton.language as tl
 
 from strata.kernels.elementary import silu_times
-from strata.kernels.expert_rows.ahead import range_of_part
 from strata.kernels.instructions import dp4a, permute_bytes
 from strata.kernels.packed_rows.blocks_out import store_blocks
 from strata.kernels.packed_rows.matrix_units import add_lanes_of_group
@@ -26,15 +25,6 @@ def silu_kernel(gate, up, out):
     """256 values a program."""
     at = tl.program_id(0) * 256 + tl.arange(0, 256)
     tl.store(out + at, silu_times(tl.load(gate + at), tl.load(up + at)))
-
-
-@triton.jit
-def parts_kernel(ranges, size, parts):
-    """A program a part: where it begins in `size` bytes, and its length."""
-    part = tl.program_id(0)
-    first, length = range_of_part(size, part, parts)
-    tl.store(ranges + part * 2, first)
-    tl.store(ranges + part * 2 + 1, length)
 
 
 @triton.jit

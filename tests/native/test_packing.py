@@ -141,3 +141,6 @@ def test_what_contradicts_the_contract_is_named(pool: Pool) -> None:
     ):
         with pytest.raises(EngineError, match=sentence):
             pack(pool, [dataclasses.replace(good, **changes)])
+    for data in (np.zeros((1, 2, 36), np.uint8)[..., :18], np.zeros((1, 1, 18), np.int8), np.zeros((1, 18), np.uint8)):
+        with pytest.raises(ValueError, match="data must be uint8 with whole rows"):
+            dataclasses.replace(good, data=data)

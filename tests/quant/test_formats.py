@@ -111,13 +111,12 @@ def test_every_code_of_a_table_comes_back() -> None:
         assert np.array_equal(kept.to_packed(block, 1, 32).decode().numpy(), published(kept, block))
 
 
-def test_several_matrices_are_packed_at_once() -> None:
+@pytest.mark.parametrize("factor", [1.0, 2.0, 0.3])
+def test_a_factor_that_is_published_beside_a_matrix_is_in_every_value(factor: float) -> None:
     kept = formats.by_name("NVFP4")
-    blocks = mild_blocks(kept, 3 * 16)
-    each = kept.to_packed_all(blocks, 3, 16, 64, [1.0, 2.0, 0.3])
-    for index, factor in enumerate((1.0, 2.0, 0.3)):
-        exact = kept.dequantize(blocks[index * 16 : index * 16 + 16]).reshape(16, 64) * np.float32(factor)
-        assert np.array_equal(each[index].decode().numpy(), exact)
+    blocks = mild_blocks(kept, 16)
+    exact = kept.dequantize(blocks).reshape(16, 64) * np.float32(factor)
+    assert np.array_equal(kept.to_packed(blocks, 16, 64, factor).decode().numpy(), exact)
 
 
 @pytest.mark.parametrize("kept", [kept for kept in formats.ALL if kept.half_scales], ids=lambda kept: kept.name)

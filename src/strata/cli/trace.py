@@ -22,7 +22,7 @@ from strata.errors import RequestError, SettingsError, TraceError
 from strata.experts.cache import SwapRule
 from strata.experts.replay import Comparison, Heat, Outcome, Requests, compare_policies, requests_of
 from strata.experts.synthetic_trace import UNIFORM, RoutingLaw, RoutingShape, draw_routing
-from strata.experts.trace import Trace, load_trace, save_trace
+from strata.experts.trace import MOST_BLOB_BYTES, Trace, load_trace, save_trace
 from strata.settings import resolve
 from strata.weights.new_path import folder_of_new
 
@@ -181,6 +181,8 @@ def synth(
         Another seed draws another trace.
     """
     shape = RoutingShape(windows, conversations, layers, experts, experts_per_row)
+    if not 1 <= blob_bytes <= MOST_BLOB_BYTES:
+        raise SettingsError(f"--blob-bytes {blob_bytes} does not work; a number from 1 to {MOST_BLOB_BYTES:,} does")
     law = replace(UNIFORM if routing == "uniform" else RoutingLaw(), seed=seed)
     folder_of_new(out)
     ids = draw_routing(law, shape)

@@ -10,7 +10,9 @@ from typing import Any
 from strata.engine.memory_plan import Growth, Place
 from strata.engine.stage import MOST_ROWS, ROW_BUCKETS
 from strata.kernels.attention_rows.parts import most_parts
+from strata.kernels.router import MARKS
 from strata.kernels.sampler.buffers import ChoiceScratch
+from strata.kernels.stream_gates import arrival_columns
 from strata.models.needs import attention_layers
 
 FLOAT_BYTES = 4
@@ -22,10 +24,11 @@ def window_room(values: Mapping[str, Any], cells: int) -> Growth:
     """values: config.json of a family that runs on a device; cells: the most that a slot may have."""
     text = values.get("text_config") or values
     blocks = FLOAT_BYTES / text["indexer_compress_ratio"] if text.get("indexer_head_dim") else 0.0
+    rows = MOST_ROWS * _shared_row_bytes(text) + OWN_ROWS * _own_row_bytes(text, cells)
     return Growth(
         "windows",
         Place.CARD,
-        fixed=int(MOST_ROWS * _shared_row_bytes(text) + OWN_ROWS * _own_row_bytes(text, cells)) + _scratch_bytes(),
+        fixed=int(rows) + _scratch_bytes(text),
         per_position=FLOAT_BYTES * _head_dim(text) + OWN_ROWS * blocks,  # rotary tables; scores of blocks
     )
 
@@ -38,7 +41,8 @@ def _shared_row_bytes(text: Mapping[str, Any]) -> int:
     delta = _delta_width(text) * is_attention.count(False)
     mlp = max(text.get("num_experts") or 0, 2 * (text.get("intermediate_size") or 0))
     mlp += 2 * (text.get("shared_expert_intermediate_size") or 0)
-    gates = text.get("hc_lowrank", 0) + 2 * text.get("hc_count", 1)
+    shares = text.get("hc_lowrank", 0) + text.get("hc_count", 1)
+    gates = shares + text.get("hc_count", 1) + arrival_columns(shares)  # and strengths, and counters of programs
     ngrams = (3 + ngram_layers) * streams + text["hidden_size"] if ngram_layers else 0
     values = streams + gates + 2 * text["hidden_size"] + _attention_width(text) + mlp + delta + ngrams
     return FLOAT_BYTES * (values + text["vocab_size"])
@@ -60,11 +64,12 @@ def _own_row_bytes(text: Mapping[str, Any], cells: int) -> float:
     return BLOCKS_BYTES * (read + ranks * width + shared) + FLOAT_BYTES * (experts + attention)
 
 
-def _scratch_bytes() -> int:
-    """Of choosing tokens."""
+def _scratch_bytes(text: Mapping[str, Any]) -> int:
+    """Of choosing tokens, and of listing what experts do."""
     scratch = ChoiceScratch.empty(OWN_ROWS, "meta")
     tensors = (scratch.winners, scratch.counts, scratch.weights, scratch.searches)
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    marks = len(ROW_BUCKETS) * FLOAT_BYTES * MARKS if text.get("num_experts") else 0
+    return marks + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _attention_width(text: Mapping[str, Any]) -> int:

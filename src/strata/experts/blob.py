@@ -35,14 +35,6 @@ def layout_of(matrices: ExpertMatrices) -> BlobLayout:
     return BlobLayout(gate.layout, up.layout, down.layout)
 
 
-def make_blob(matrices: ExpertMatrices) -> ExpertBlob:
-    """A blob of its own in new memory."""
-    layout = layout_of(matrices)
-    buffer = torch.zeros(layout.total_bytes, dtype=torch.uint8)
-    write_blob(layout, buffer, matrices)
-    return view_blob(layout, buffer)
-
-
 def write_blob(layout: BlobLayout, buffer: torch.Tensor, matrices: ExpertMatrices) -> None:
     """Fill `buffer`, uint8 of the blob's size. Raises ValueError if a matrix is not what the layout says."""
     _check_size(layout, buffer)

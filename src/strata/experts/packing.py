@@ -68,7 +68,10 @@ def fill_blobs(
         step = max(1, BATCH_BYTES // layout.total_bytes)
         for begin in range(0, len(blobs), step):
             batch = blobs[begin : begin + step]
-            refused = _pack_natively(threads.pool, published, layout, first + begin, batch)
+            try:
+                refused = _pack_natively(threads.pool, published, layout, first + begin, batch)
+            except OSError as failure:
+                raise WeightFileError(f"the experts of {layer[:-1]} cannot be read: {failure.strerror}") from failure
             done += len(batch) if refused is None else refused
             yield done
             if refused is not None:
@@ -103,10 +106,7 @@ def _pack_natively(
     write_post_scales(layout, blobs, torch.tensor(factors, dtype=torch.float32).t().contiguous())
     is_broken = ~torch.tensor(published_factors, dtype=torch.float32).isfinite().all(dim=0)
     broken = is_broken.nonzero()[:1, 0].tolist()
-    try:
-        refused = [*pack(pool, packings), *broken]
-    except OSError as failure:
-        raise WeightFileError(f"the experts of a layer cannot be read: {failure.strerror}") from failure
+    refused = [*pack(pool, packings), *broken]
     return min((each for each in refused if each is not None), default=None)
 
 

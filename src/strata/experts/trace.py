@@ -24,7 +24,8 @@ FORMAT = "strata-routing-trace-1"
 MOST_HEADER_BYTES = 1 << 20
 MOST_BYTES = 8 << 30  # a million rows of 48 layers take 1 GB
 MOST_EXPERTS = 1 << 15  # ids are int16
-MOST_BLOB_BYTES = 1 << 40
+MOST_LAYERS = 1024  # what replays count in is [layers, experts]
+MOST_BLOB_BYTES = 1 << 36  # so that the bytes of all experts are an int64
 
 _COLUMNS = ("steps", "is_read", "conversations", "positions")
 _CODES = {"ids": "I16", "steps": "I32", "is_read": "U8", "conversations": "I32", "positions": "I32"}
@@ -143,6 +144,8 @@ def _shape_of_ids(file: Path, header: dict[str, Any]) -> tuple[int, int, int]:
     shape = entry.get("shape") if isinstance(entry, dict) else None
     if not isinstance(shape, list) or len(shape) != 3 or not all(type(size) is int and size > 0 for size in shape):
         raise TraceError(f"{file}: ids has shape {str(shape)[:80]}; it must be [rows, layers, ranks], each at least 1")
+    if shape[1] > MOST_LAYERS:
+        raise TraceError(f"{file}: ids has {shape[1]:,} layers; at most {MOST_LAYERS:,} are read")
     return shape[0], shape[1], shape[2]
 
 

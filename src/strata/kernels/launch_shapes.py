@@ -23,11 +23,10 @@ class LaunchShape:
     uses_matrix_units: bool = False
     registers: int | None = None  # most of a thread: the compiler then orders loads for speed, not for few registers
     outputs: int = 16  # of a program: 4, 8 or 16; fewer than 16 without matrix units, in dense matrices
-    side: int = 1  # without matrix units, side by side: blocks of a lane, 1, 2 or 4; of float codes rows, 1 to `rows`
-    prefetches: bool = False  # a program first asks for all its weights; dense ones: before its predecessor has ended
+    side: int = 1  # dense ones without matrix units, side by side: blocks of a lane, 1, 2, 4; float codes: 1 to `rows`
+    prefetches: bool = False  # dense ones: a program asks for all its weights before its predecessor has ended
     alone: int | None = None  # experts: unroll of what has one row left, where `rows` are more; none: as the others
     tiles: int = 1  # experts' down: tiles of a program, each with `warps`; without matrix units
-    ahead: int = 0  # experts' gate and up: for so many last places of the list they ask for down's weights
 
     @property
     def options(self) -> dict[str, int | bool | None]:
@@ -71,12 +70,9 @@ def listed_launch(
     registers: int | None = None,
     alone: int | None = None,
     tiles: int = 1,
-    side: int = 1,
-    prefetches: bool = False,
-    ahead: int = 0,
 ) -> LaunchShape:
     """For listed experts, of which most have one row whatever the window has."""
-    return LaunchShape(rows, warps, unroll, False, registers, 16, side, prefetches, alone, tiles, ahead)
+    return LaunchShape(rows, warps, unroll, registers=registers, alone=alone, tiles=tiles)
 
 
 class ShapeClass(Enum):

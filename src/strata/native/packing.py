@@ -17,7 +17,10 @@ from strata.native.pool import Pool
 
 @dataclass(frozen=True)
 class Packing:
-    """`count` equal matrices of one format, and where the first one's tiles go; the next `array_stride` further."""
+    """Equal matrices of one format, and where the first one's tiles go; the next one's `array_stride` further.
+
+    Raises ValueError for bytes that do not lie as the library reads them.
+    """
 
     type: int  # ggml's number
     columns: int
@@ -25,10 +28,10 @@ class Packing:
     arrays: tuple[int | None, ...]  # addresses of codes, scales, super scales, mins, super mins
     array_stride: int = 0
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether the bytes lie as the library reads them."""
-        return self.data.strides[1:] == (self.data.shape[2], 1)
+    def __post_init__(self) -> None:
+        data = self.data
+        if data.dtype != np.uint8 or data.ndim != 3 or not data[:1].flags.c_contiguous:
+            raise ValueError(f"data must be uint8 with whole rows, not {data.dtype} {data.shape} by {data.strides}")
 
 
 @functools.cache

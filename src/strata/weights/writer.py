@@ -25,7 +25,6 @@ from strata.weights.json_files import reason_of
 from strata.weights.new_path import folder_of_new, nothing_can_be_made
 
 SPARE_DISK_BYTES = 64 << 20  # left free beside the model: a disk filled to the last byte breaks other programs
-PUBLISHED_SHARD_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from strata.kernels.attention_rows import (
     attention_choose,
     attention_prepare,
 )
+from strata.kernels.attention_rows.parts import LEAST_PART, MOST_PARTS
 from strata.kernels.packed_rows.rows_out import RowsOut
 from tests.kernels import attention_checks as checks
 from tests.kernels.attention_cases import (
@@ -67,6 +68,7 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
         for bucket in BUCKETS if name in ("qwen4_exp", "tiny indexed") else (1, 6, 32):
             yield f"{name}, {bucket} rows: prepare", partial(_on_window, checks.check_prepared, name, bucket, device)
             yield f"{name}, {bucket} rows: attend", partial(_on_window, checks.check_attended, name, bucket, device)
+        yield f"{name}: later launches", partial(_on_window, checks.check_again, name, 32, device)
         yield f"{name}: alone as in company", partial(_on_window, checks.check_company, name, 32, device)
         yield f"{name}: quantized rows", partial(_on_window, checks.check_quantized, name, 12, device)
     for values in checks.SELECTIONS:
@@ -75,6 +77,12 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
             yield f"select {top_blocks} of {blocks}, {values}", check
     for name, position in (("qwen4_exp", 30_000), ("qwen4_exp", CONTEXT - 1), ("qwen3_next", CONTEXT - 1)):
         yield f"{name} at {position}", partial(_check_long, SHAPES[name], position, device)
+    for name in ("qwen4_exp", "qwen3_moe"):
+        yield f"{name}: bounds of parts", partial(_check_bounds, SHAPES[name], checks.check_attended, device)
+        yield (
+            f"{name}: bounds of parts, later launches",
+            partial(_check_bounds, SHAPES[name], checks.check_again, device),
+        )
     yield "replay at other positions", partial(_check_replay, device)
     yield "slots behind 2^31 elements", partial(_check_far_slot, device)
 
@@ -88,8 +96,18 @@ def _check_long(shape: AttentionRowsShape, position: int, device: torch.device) 
     checks.check_attended(random_window(shape, [(0, position - 1, 2), (1, 3000, 1)], cells, half=32, device=device))
 
 
+def _check_bounds(shape: AttentionRowsShape, check: Callable[[AttentionWindow], None], device: torch.device) -> None:
+    """Rows in slots of their own that see one cell less than some parts, as many, one more; some choose, of whole tiles
+    of blocks or of a block more."""
+    least, first = LEAST_PART, 0 if shape.indexer is None else shape.indexer.dense_positions
+    seen = [1, *(cuts * least + more for cuts in (1, 2, 32, 64, MOST_PARTS) for more in (-1, 0, 1))]
+    seen += [first + 1, 4096, 4099, 4100, 8191, 8192, 8196, 12_288, 12_800]
+    segments = [(slot, count - 1, 1) for slot, count in enumerate(seen)]
+    check(random_window(shape, segments, max(seen), half=min(32, shape.head_dim // 4), device=device))
+
+
 def launch_all(window: AttentionWindow, out: RowsOut) -> None:
-    """The five launches of a layer."""
+    """The four launches of a layer."""
     shape = window.layer.shape
     attention_prepare(window.projected, window.rows, window.rotation, window.cells, window.layer, window.work)
     attention_choose(window.rows, window.cells, shape, window.work)
@@ -139,7 +157,7 @@ def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]
     from memory and not from the cache: the time is that of all of them, as the bytes are."""
     for name, rows, layers, position in (
         ("qwen4_exp", 1, 12, 30_000), ("qwen4_exp", 4, 4, 30_000), ("qwen4_exp", 32, 1, 30_000),
-        ("qwen4_exp", 1, 12, 1500), ("qwen4_exp", 1, 2, CONTEXT - 1),
+        ("qwen4_exp", 1, 12, 1500), ("qwen4_exp", 8, 4, 1024), ("qwen4_exp", 1, 2, CONTEXT - 1),
         ("qwen3_next", 1, 4, 30_000), ("qwen3_next", 1, 1, CONTEXT - 1), ("qwen3_moe", 1, 12, 4000),
     ):  # fmt: skip
         windows = _layers_of(SHAPES[name], rows, layers, position, device)
@@ -163,8 +181,6 @@ def _layers_of(
 def _speeds_of(
     name: str, windows: Sequence[AttentionWindow], position: int
 ) -> Iterable[tuple[str, Callable[[], None], int]]:
-    from strata.kernels.attention_rows.attend import attention_attend as attend_with
-
     window, shape, indexer = windows[0], windows[0].layer.shape, windows[0].layer.shape.indexer
     rounds = -(-LEAST_LAUNCHES // len(windows))  # a graph of few launches would time its own start
     rows, layers = window.rows.count, len(windows) * rounds
@@ -185,8 +201,8 @@ def _speeds_of(
     def choose(one: AttentionWindow) -> None:
         attention_choose(one.rows, one.cells, shape, one.work)
 
-    def attend(one: AttentionWindow, precision: str) -> None:
-        attend_with(one.projected, one.rows, one.cells, shape, one.work, out, precision)
+    def attend(one: AttentionWindow) -> None:
+        attention_attend(one.projected, one.rows, one.cells, shape, one.work, out)
 
     columns = shape.projected_width + shape.query_width + 2 * shape.kv_heads * shape.head_dim
     name = f"{name} x {rounds}"
@@ -197,6 +213,4 @@ def _speeds_of(
         choose(window)
         seen = min(seen, indexer.budget + seen % indexer.ratio) if position >= indexer.dense_positions else seen
     cell_bytes = 2 * shape.kv_heads * shape.head_dim * 4
-    for precision in ("tf32x3", "ieee"):
-        attend_once = all_of(partial(attend, precision=precision))
-        yield f"{name}: attend, {precision}", attend_once, layers * rows * seen * cell_bytes
+    yield f"{name}: attend", all_of(attend), layers * rows * seen * cell_bytes

@@ -23,10 +23,9 @@ RANKS = 10
 SEATS = 1200  # 3.3 GB: far beyond the last-level cache
 MIXED = (  # for experts of one row beside others of several: every constant that a launch decides
     listed_launch(2, 1, 1, 96, alone=3, tiles=4),
-    listed_launch(4, 1, 1, 128, alone=2, tiles=2, ahead=16),
-    listed_launch(4, 1, 2, 168, alone=1, side=2, ahead=1000),
-    listed_launch(8, 1, 1, 168, alone=2, prefetches=True),
-    listed_launch(1, 2, 5, 128, prefetches=True, ahead=5),
+    listed_launch(4, 1, 1, 128, alone=2, tiles=2),
+    listed_launch(4, 1, 2, 168, alone=1),
+    listed_launch(8, 1, 1, 168, alone=2),
 )
 LAUNCHES = (dp4a_launch(1, 1, 2, 128), dp4a_launch(1, 1, 5), dp4a_launch(1, 2, 2, 96), dp4a_launch(1, 2, 5, 128))
 

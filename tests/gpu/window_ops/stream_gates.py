@@ -1,102 +1,151 @@
-"""Gates over residual streams on a GPU: the twin's bits in several codes, again and again in the same room; times."""
+"""Gates over residual streams on a GPU: the twins' bits in several codes and launches, also again and again; times."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
 
-from strata.kernels.launch_shapes import LaunchShape
-from strata.kernels.stream_gates import GatesOut, reference, stream_gates
+from strata.kernels.launch_shapes import few_launch, matrix_launch
+from strata.kernels.packed_rows import room_for
+from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.kernels.stream_gates import LowOut, arrival_columns, gates_down, stream_gates
 from strata.quant.packed import PackedMatrix
-from tests.kernels.random_matrices import KINDS, on_device, random_matrix, random_rows
-from tests.kernels.stream_cases import room, room_for_gates
+from tests.gpu.weights import random_dense
+from tests.kernels.arrival_cases import check_arrivals
+from tests.kernels.division_cases import check_division
+from tests.kernels.gate_cases import DownCase, GatesCase, room_for_low
+from tests.kernels.joined_cases import KIND, assert_bits, filled
+from tests.kernels.random_matrices import on_device, random_matrix, random_rows
+from tests.kernels.stream_cases import room
 
-KIND = {kind.name: kind for kind in KINDS}
 STREAMS, HIDDEN, LOW_RANK = 4, 2560, 320
-CPU = torch.device("cpu")
+WIDTH = STREAMS * HIDDEN
+ROWS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 24, 32)
+COPIES = 16  # of both matrices in one timed call: 55 MB or more
+
+GATES_LAUNCHES = ((1, False), (2, False), (8, True))  # fields of a GatesLaunch
+DOWN_LAUNCHES = (
+    few_launch(1, 8, 4, 8, 10, 255),
+    few_launch(2, 4, 4, 4, 5, 255),
+    few_launch(4, 16, 2, 8, 2, 255),
+    matrix_launch(8, 4, 128, prefetches=True),
+    matrix_launch(16, 2, 128),
+)
 
 
 def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
-    """The published sizes in the codes that files have, and tiny ones; rows one by one and two a program."""
+    """The published sizes in the codes that files have, and tiny ones; every launch; what both are made of."""
+    yield "division without branches", partial(check_division, device, 1 << 23)
+    yield "programs that count each other", partial(check_arrivals, device, 200)
     for kind in ("q4_0", "q8_0", "bf16"):
-        for rows in (1, 2, 3, 9, 32):
-            check = partial(_check, device, kind, (STREAMS, HIDDEN, LOW_RANK), rows)
-            yield f"gates in {kind}, {rows} rows", check
-    for kind, sizes in (("f32", (4, 64, 16)), ("iq4_xs", (2, 64, 256)), ("q6_k", (3, 32, 512)), ("q2_0", (1, 96, 64))):
-        yield f"gates in {kind}, streams, hidden and low rank {sizes}", partial(_check, device, kind, sizes, 5)
-    for at_once in (1, 2):
-        yield f"gates, {at_once} rows a program", partial(_check, device, "q4_0", (4, 256, LOW_RANK), 7, at_once)
-    yield "gates: 200 turns in the same room", partial(_check_turns, device)
+        for rows in ROWS:
+            yield f"gates in {kind}, {rows} rows", partial(GatesCase(kind, LOW_RANK, rows, hidden=HIDDEN).check, device)
+    for rows in ROWS:
+        down = DownCase(("q8_0",), LOW_RANK, WIDTH, rows)
+        yield f"down in q8_0, {rows} rows", partial(down.check, device)
+    for gates in (
+        *(GatesCase("f32", 16, rows, 4, 64) for rows in (1, 5)),
+        *(GatesCase("iq4_xs", 256, rows, 2, 64) for rows in (1, 5)),
+        *(GatesCase("q6_k", 512, rows, 3, 32) for rows in (1, 5)),
+        *(GatesCase("q2_0", 64, rows, 1, 96) for rows in (1, 5)),
+        GatesCase("q6_k", 768, 5),
+        *(
+            GatesCase(kind, LOW_RANK if kind.endswith("0") else 256, 7, 4, 256, launch)
+            for kind in ("q4_0", "q8_0", "iq4_xs", "q6_k")
+            for launch in GATES_LAUNCHES
+        ),
+    ):
+        yield str(gates), partial(gates.check, device)
+    for down in (
+        *(DownCase(("q8_0",), LOW_RANK, 1280, 11, launch=launch) for launch in DOWN_LAUNCHES),
+        DownCase(("bf16",), LOW_RANK, WIDTH, 1, is_plain=True),
+        DownCase(("bf16",), LOW_RANK, WIDTH, 5, is_plain=True),
+        DownCase(("f32",), 45, 96, 3, streams=3, is_plain=True),
+        DownCase(("q4_k",), 96, 512, 9, has_strengths=False),
+        DownCase(("q8_0", "f32"), 64, 512, 6),
+        DownCase(("q4_0",), 32, 64, 2, streams=1),
+    ):
+        yield str(down), partial(down.check, device)
+    for rows in (1, 2, 8, 32):
+        down = DownCase(("q8_0",), LOW_RANK, WIDTH, rows)
+        yield f"down, {rows} rows: 200 turns in the same room", partial(down.check, device, 200)
+    for rows in (2, 8):
+        yield f"gates, {rows} rows: each alone as in company, one of NaN", partial(_check_company, device, rows)
 
 
 def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]]:
-    """Published sizes; bytes: the matrix once, the normed rows and what is written."""
-    from strata.kernels.stream_gates import triton
-
+    """Down and gates after one another, of the published sizes; bytes: the matrices once."""
     for kind in ("q4_0", "q8_0", "bf16"):
-        up = on_device(random_matrix(1, KIND[kind].layout(STREAMS * HIDDEN, LOW_RANK)), device)
-        for rows, at_once in ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (8, 2), (32, 2)):
-            shares, normed = _inputs(2, rows, STREAMS, HIDDEN, LOW_RANK, device)
-            out = room_for_gates(rows, STREAMS, up, device, both=True)
-            count = up.layout.total_bytes + 4 * (shares.numel() + normed.numel()) + rows * HIDDEN * 41 // 8
-            call = partial(triton.stream_gates, shares, normed, up, STREAMS, out, at_once)
-            yield f"gates in {kind}, {rows} rows, {at_once} a program", call, count
+        chain = GatesChain.of(kind, COPIES)
+        for rows in (1, 2, 4, 8, 32):
+            yield f"gates down and up in {kind}, {rows} rows", chain.calls(rows, device), chain.total_bytes
 
 
-def _inputs(
-    seed: int, rows: int, streams: int, hidden: int, low_rank: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shares whose silu and sigmoid are not all 0 or 1, and normed rows."""
-    generator = torch.Generator().manual_seed(seed)
-    shares = 6 * torch.randn(rows, low_rank + streams, generator=generator)
-    return shares.to(device), random_rows(seed, rows, streams * hidden).to(device)
+class GatesChain:
+    """Copies of both matrices, enough that none is read from the cache, as launches after one another."""
+
+    def __init__(self, pairs: list[tuple[PackedMatrix, PackedMatrix]]):
+        self.pairs = pairs
+
+    @classmethod
+    def of(cls, kind: str, copies: int) -> "GatesChain":
+        """Of random weights."""
+        layouts = KIND[kind].layout(LOW_RANK + STREAMS, WIDTH), KIND[kind].layout(WIDTH, LOW_RANK)
+        return cls([(random_dense(layouts[0]), random_dense(layouts[1])) for _ in range(copies)])
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all copies."""
+        return sum(matrix.layout.total_bytes for pair in self.pairs for matrix in pair)
+
+    def rooms(self, rows: int, device: torch.device) -> tuple[RowsOut, LowOut, RowsOut]:
+        """Normed rows, room for low, and for mixed rows in both forms."""
+        down, up = (matrix.layout for matrix in self.pairs[0])
+        width = down.rows
+        low = LowOut(
+            room_for([up], rows, device),
+            torch.empty(rows, STREAMS, device=device),
+            torch.empty(rows, width, device=device),
+            torch.zeros(rows, arrival_columns(width), dtype=torch.int32, device=device),
+        )
+        x = torch.randn(rows, WIDTH, device=device)
+        return filled(x, room_for([down], rows, device, reads_plain=True)), low, room(rows, HIDDEN, device, True, True)
+
+    def calls(self, rows: int, device: torch.device) -> Callable[[], None]:
+        """One call of all copies, as a window launches them."""
+        normed, low, mixed = self.rooms(rows, device)
+        assert normed.plain is not None
+        plain = normed.plain
+
+        def call() -> None:
+            for down, up in self.pairs:
+                gates_down([down], normed, STREAMS, low)
+                stream_gates(low.low, plain, up, STREAMS, mixed)
+
+        return call
 
 
-def _expected(shares: torch.Tensor, normed: torch.Tensor, up: PackedMatrix, streams: int) -> GatesOut:
-    """What the twin gives in main memory."""
-    rows, hidden = normed.shape[0], normed.shape[1] // streams
-    out = GatesOut(room(rows, up.layout.columns, CPU), room(rows, hidden, CPU), torch.empty(rows, streams))
-    reference.stream_gates(shares.cpu(), normed.cpu(), up, streams, out)
-    return out
+def _check_company(device: torch.device, rows: int) -> None:
+    """Row 1 is unused and holds NaN: no other row may notice, in both launches."""
+    layouts = KIND["q8_0"].layout(LOW_RANK + STREAMS, WIDTH), KIND["q8_0"].layout(WIDTH, LOW_RANK)
+    down, up = (on_device(random_matrix(seed, layout), device) for seed, layout in enumerate(layouts))
+    x = random_rows(3, rows, WIDTH).to(device)
+    x[1] = float("nan")
 
+    def both(first: int, last: int) -> tuple[LowOut, torch.Tensor]:
+        part = x[first:last].contiguous()
+        normed = filled(part, room_for([down.layout], last - first, device))
+        low = room_for_low(last - first, LOW_RANK, STREAMS, device, plain=False)
+        mixed = room(last - first, HIDDEN, device)
+        gates_down([down], normed, STREAMS, low)
+        stream_gates(low.low, part, up, STREAMS, mixed)
+        assert mixed.plain is not None
+        return low, mixed.plain
 
-def _compare(name: str, found: torch.Tensor | None, wanted: torch.Tensor | None) -> None:
-    assert found is not None and wanted is not None
-    wrong = int((found.cpu().view(torch.int32) != wanted.view(torch.int32)).sum())
-    assert wrong == 0, f"{name}: {wrong} of {wanted.numel()} have other bits than the twin's"
-
-
-def _check(device: torch.device, kind: str, sizes: tuple[int, int, int], rows: int, at_once: int | None = None) -> None:
-    from strata.kernels.packed_rows.activations import quantize_rows
-    from strata.kernels.stream_gates import triton
-
-    streams, hidden, low_rank = sizes
-    up = random_matrix(rows, KIND[kind].layout(streams * hidden, low_rank), post_scale=0.37)
-    shares, normed = _inputs(rows, rows, streams, hidden, low_rank, device)
-    there = on_device(up, device)
-    found, wanted = room_for_gates(rows, streams, up, device, both=True), _expected(shares, normed, up, streams)
-    if at_once is None:
-        stream_gates(shares, normed, there, streams, found)
-    else:
-        triton.stream_gates(shares, normed, there, streams, found, at_once)
-    _compare("mixed", found.mixed.plain, wanted.mixed.plain)
-    _compare("strengths", found.strengths, wanted.strengths)
-    assert found.mixed.plain is not None and found.mixed.quantized is not None
-    quantized = quantize_rows(found.mixed.plain, LaunchShape())
-    assert torch.equal(found.mixed.quantized.values, quantized.values), "q is not that of the plain rows"
-    assert torch.equal(found.mixed.quantized.records, quantized.records), "records are not those of the plain rows"
-
-
-def _check_turns(device: torch.device) -> None:
-    """Programs share the room for low: what a launch before left there must not show."""
-    up = random_matrix(1, KIND["q4_0"].layout(STREAMS * HIDDEN, LOW_RANK))
-    there, out = on_device(up, device), room_for_gates(2, STREAMS, up, device)
-    inputs = [_inputs(seed, 2, STREAMS, HIDDEN, LOW_RANK, device) for seed in (1, 2)]
-    wanted = [_expected(*each, up, STREAMS).mixed.plain for each in inputs]
-    found = []
-    for turn in range(200):
-        stream_gates(*inputs[turn % 2], there, STREAMS, out)
-        assert out.mixed.plain is not None
-        found.append(out.mixed.plain.clone())
-    for turn, mixed in enumerate(found):
-        _compare(f"turn {turn}", mixed, wanted[turn % 2])
+    together, mixed = both(0, rows)
+    assert together.strengths is not None
+    for row in range(0, rows, 2):
+        alone, mixed_alone = both(row, row + 1)
+        assert alone.strengths is not None
+        assert_bits(f"row {row}: mixed", mixed[row], mixed_alone[0])
+        assert_bits(f"row {row}: strengths", together.strengths[row], alone.strengths[0])

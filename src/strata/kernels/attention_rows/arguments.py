@@ -150,10 +150,11 @@ class BlockChoice:
     scores: torch.Tensor  # float32 [R, blocks of a slot]
     chosen: torch.Tensor  # int32 [R, top_blocks], rising; of rows that choose
     counts: torch.Tensor  # int32 [R]: top_blocks, or 0: the row sees every cell up to its own
+    arrivals: torch.Tensor  # int32 [R]: programs that have scored; 0 at first and after every launch
 
 
 class Room(Protocol):
-    """Gives a contiguous tensor of this shape; the name tells users of one memory apart."""
+    """Gives a contiguous tensor of this shape, made as zeros; the name tells users of one memory apart."""
 
     def __call__(self, name: str, *sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor: ...
 
@@ -185,6 +186,7 @@ class AttentionWork:
                 room("attention scores", rows, cells // shape.indexer.ratio),
                 room("attention chosen", rows, shape.indexer.top_blocks, dtype=torch.int32),
                 room("attention counts", rows, dtype=torch.int32),
+                room("attention arrivals", rows, dtype=torch.int32),
             )
         return cls(
             room("attention query", rows, heads, shape.head_dim),
@@ -208,7 +210,7 @@ class AttentionWork:
         """Bytes of all its tensors."""
         tensors = [self.query, self.peaks, self.totals, self.mixed]
         if self.index_query is not None and self.choice is not None:
-            tensors += [self.index_query, self.choice.scores, self.choice.chosen, self.choice.counts]
+            tensors += [self.index_query, *vars(self.choice).values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -9,30 +9,27 @@ import triton
 import triton.language as tl
 
 from strata.kernels.attention_rows.arguments import AttentionCells, AttentionRowsShape, AttentionWork, ProjectedRows
-from strata.kernels.attention_rows.parts import LEAST_PART, MOST_PARTS, doublings
+from strata.kernels.attention_rows.launches import AttendLaunch, attend_launch
+from strata.kernels.attention_rows.parts import MOST_PARTS, doublings
 from strata.kernels.dependent import begin_dependent, dependent_options
 from strata.kernels.packed_rows.activations import store_quantized
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
 from strata.quant.layout import BLOCK_COLUMNS
 
-CHUNK_CELLS = 32  # read at a time: keys and values of 256 float32 are then 64 KB of shared memory
-# Each factor is split into two tf32 and three products are added: what is left out is below 2^-20 of a product. With
-# "ieee" Triton 3.6 leaves the keys unswizzled in shared memory, so that a warp's 32 reads of them meet in one bank.
-PRECISION = "tf32x3"
-SLICE_COLUMNS = 64  # of a score: one chain of 256 columns is 96 products that wait for each other
+SLICE_COLUMNS = 64  # of a key or a value: sixteen threads of a warp read those of one cell
 
 
 @triton.jit
-def seen_cells(slots, positions, counts, row, IS_INDEXED: tl.constexpr, RATIO: tl.constexpr, TOP: tl.constexpr):
-    """How many cells a row attends to (0: it is unused), how many of them are of chosen blocks."""
-    seen = tl.load(positions + row) + 1
+def seen_cells(slot, position, count, IS_INDEXED: tl.constexpr, RATIO: tl.constexpr, TOP: tl.constexpr):
+    """How many cells a row attends to (0: it is unused), how many of them are of chosen blocks. count: a pointer."""
+    seen = position + 1
     budget = 0
     if IS_INDEXED:
-        is_choosing = tl.load(counts + row) > 0
+        is_choosing = tl.load(count) > 0
         budget = tl.where(is_choosing, TOP * RATIO, 0)
         seen = tl.where(is_choosing, TOP * RATIO + seen % RATIO, seen)
-    return tl.where(tl.load(slots + row) >= 0, seen, 0), budget
+    return tl.where(slot >= 0, seen, 0), budget
 
 
 @triton.jit
@@ -58,63 +55,131 @@ def cell_numbers(i, seen, budget, position, chosen, IS_INDEXED: tl.constexpr, RA
 
 
 @triton.jit
+def halves(values, half):
+    """float32 -> the nearest with the 10 bits that matrix units read behind the point, and what is left of it.
+
+    half: 0x1000, half of the last of those bits. For finite values. Of what is left the units read 10 bits more, so a
+    product of two values is the sum of three, but for 2^-20 of it.
+    """
+    nearest = ((values.to(tl.int32, bitcast=True) + half) & -0x2000).to(tl.float32, bitcast=True)
+    return nearest, values - nearest
+
+
+@triton.jit
+def scores_of(queries, keys, half, PADDED: tl.constexpr, CHUNK: tl.constexpr, SLICES: tl.constexpr):
+    """queries [PADDED, columns] and keys [CHUNK, columns] of each slice -> their products [PADDED, CHUNK]."""
+    one = tl.full((PADDED, CHUNK), 1.0, tl.float32)
+    scores, of_rest, with_rest = (tl.zeros((PADDED, CHUNK), tl.float32),) * 3
+    for number in tl.static_range(SLICES):
+        q, q_rest = halves(queries[number], half)
+        key, key_rest = halves(tl.trans(keys[number].to(tl.float32)), half)
+        of_rest = tl.dot(q_rest, key, of_rest, input_precision="tf32")
+        with_rest = tl.dot(q, key_rest, with_rest, input_precision="tf32")
+        scores = tl.fma(tl.dot(q, key, input_precision="tf32"), one, scores)  # a sum: chains of products stay short
+    return scores + (of_rest + with_rest)
+
+
+@triton.jit
+def attend_chunk(
+    query, keys, values, chosen, first, stop, seen, budget, position, position_at, peak, total, sums,
+    GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr, STEP: tl.constexpr,
+    IS_INDEXED: tl.constexpr, RATIO: tl.constexpr, CHUNK: tl.constexpr, SLICE: tl.constexpr,
+    ASKS_VALUES_EARLY: tl.constexpr,
+):  # fmt: skip
+    """Peak, total and mixed values (a tensor for each slice of columns) with the next cells; the first one is seen.
+
+    query: of the key head's first query head; keys, values: of the slot's first cell, STEP from one to the next;
+    position_at: where `position` lies.
+    """
+    SLICES: tl.constexpr = DIM // SLICE
+    column, is_member = tl.arange(0, SLICE)[None, :], (tl.arange(0, PADDED) < GROUP)[:, None]
+    of_query = query + tl.arange(0, PADDED)[:, None] * DIM + column
+    i = first + tl.arange(0, CHUNK)
+    cell = tl.where(i < stop, cell_numbers(i, seen, budget, position, chosen, IS_INDEXED, RATIO), 0)
+    is_seen = (i < stop)[:, None]
+    at = (cell * STEP)[:, None] + column
+    # All are asked for before one is waited for: no compiler moves a load behind a barrier, or before it what needs a
+    # number that is loaded behind it. Without, Triton puts a factor into shared memory as soon as it is asked for.
+    asked, loaded, value = (), (), ()
+    for number in tl.static_range(SLICES):
+        asked += (tl.load(of_query + number * SLICE, mask=is_member, other=0.0),)
+        loaded += (tl.load(keys + at + number * SLICE, mask=is_seen, other=0.0),)
+    if ASKS_VALUES_EARLY:
+        for number in tl.static_range(SLICES):
+            value += (tl.load(values + at + number * SLICE, mask=is_seen, other=0.0),)
+    tl.debug_barrier()
+    half = 0x1000 + (tl.load(position_at) >> 31)  # positions of used rows are not negative
+    scores = scores_of(asked, loaded, half, PADDED, CHUNK, SLICES)
+    if not ASKS_VALUES_EARLY:
+        for number in tl.static_range(SLICES):
+            value += (tl.load(values + at + number * SLICE, mask=is_seen, other=0.0),)
+    factors = ()
+    if ASKS_VALUES_EARLY:  # else they are made one by one, to need less shared memory
+        for number in tl.static_range(SLICES):
+            factors += (halves(value[number].to(tl.float32), half),)
+    scores = tl.where((first + tl.arange(0, CHUNK) < stop)[None, :], scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, axis=1))  # finite: a cell is seen
+    shares = tl.exp(scores - new_peak[:, None])
+    fade = tl.exp(peak - new_peak)
+    share, share_rest = halves(shares, half)
+    new_sums = ()
+    for number in tl.static_range(SLICES):
+        factor, factor_rest = factors[number] if ASKS_VALUES_EARLY else halves(value[number].to(tl.float32), half)
+        added = tl.dot(share_rest, factor, input_precision="tf32")
+        added = tl.dot(share, factor_rest, added, input_precision="tf32")
+        added = tl.dot(share, factor, added, input_precision="tf32")
+        new_sums += (sums[number] * fade[:, None] + added,)
+    return new_peak, total * fade + tl.sum(shares, axis=1), new_sums
+
+
+@triton.jit
 def attend_kernel(
     query, keys, values, slots, positions, chosen, counts, peaks, totals, mixed, cells, parts,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, DIM: tl.constexpr,
     IS_INDEXED: tl.constexpr, RATIO: tl.constexpr, TOP: tl.constexpr,
     LEAST: tl.constexpr, MOST: tl.constexpr, TIMES: tl.constexpr, CHUNK: tl.constexpr, SLICE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ASKS_VALUES_EARLY: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
-    """Peak, total and mixed values of each part; grid (parts, KV_HEADS, rows). PADDED: rows of the products."""
+    """Peak, total and mixed values of each part; grid (KV_HEADS, rows, parts): parts that no row has come last.
+
+    PADDED: rows of the products.
+    """
     begin_dependent()
-    part, kv_head = tl.program_id(0), tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
-    seen, budget = seen_cells(slots, positions, counts, row, IS_INDEXED, RATIO, TOP)
+    kv_head, part = tl.program_id(0), tl.program_id(2)
+    row = tl.program_id(1).to(tl.int64)
+    slot, position = tl.load(slots + row), tl.load(positions + row)
+    seen, budget = seen_cells(slot, position, counts + row, IS_INDEXED, RATIO, TOP)
     size = part_size(seen, LEAST, MOST, TIMES)
     start = part * size
     if start < seen:
-        position = tl.load(positions + row)
-        slot_cells = (tl.load(slots + row).to(tl.int64) * cells * KV_HEADS + kv_head) * DIM
+        first_head, row_chosen = row * QUERY_HEADS + kv_head * GROUP, chosen + row * TOP
+        of_group = query + first_head * DIM
+        first_cell = (slot.to(tl.int64) * cells * KV_HEADS + kv_head) * DIM
+        slot_keys, slot_values = keys + first_cell, values + first_cell
         stop = tl.minimum(start + size, seen)
-        member, d = tl.arange(0, PADDED), tl.arange(0, DIM)
-        head = row * QUERY_HEADS + kv_head * GROUP + member
-        is_member = member < GROUP
-        column = tl.arange(0, SLICE)[None, :]
-        q = ()
-        for number in tl.static_range(DIM // SLICE):
-            at_query = head[:, None] * DIM + number * SLICE + column
-            q += (tl.load(query + at_query, mask=is_member[:, None], other=0.0),)
         peak = tl.full((PADDED,), float("-inf"), tl.float32)
         total = tl.zeros((PADDED,), tl.float32)
-        sums = tl.zeros((PADDED, DIM), tl.float32)
-        for first in tl.range(start, stop, CHUNK, num_stages=1):
-            i = first + tl.arange(0, CHUNK)
-            is_seen = i < stop
-            cell = cell_numbers(i, seen, budget, position, chosen + row * TOP, IS_INDEXED, RATIO)
-            cell = tl.where(is_seen, cell, 0)
-            at = slot_cells + (cell * (KV_HEADS * DIM))[:, None]
-            # All are asked for before one is used. Triton puts a factor into shared memory, behind a barrier, as soon
-            # as it is made: so the keys are made, by a choice that changes nothing, behind the loads.
-            loaded = ()
-            for number in tl.static_range(DIM // SLICE):
-                loaded += (tl.load(keys + at + (number * SLICE + column), mask=is_seen[:, None], other=0.0),)
-            value = tl.load(values + at + d[None, :], mask=is_seen[:, None], other=0.0).to(tl.float32)
-            scores = tl.zeros((PADDED, CHUNK), tl.float32)
-            for number in tl.static_range(DIM // SLICE):
-                key = tl.where(is_seen[:, None], loaded[number].to(tl.float32), 0.0)
-                scores += tl.dot(q[number], tl.trans(key), input_precision=PRECISION)
-            scores = tl.where(is_seen[None, :], scores, float("-inf"))
-            # every chunk has a cell that is seen, so the new peak is finite
-            new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-            shares = tl.exp(scores - new_peak[:, None])
-            fade = tl.exp(peak - new_peak)
-            total = total * fade + tl.sum(shares, axis=1)
-            sums = sums * fade[:, None] + tl.dot(shares, value, input_precision=PRECISION)
-            peak = new_peak
-        place = head * parts + part
-        tl.store(peaks + place, peak, mask=is_member)
-        tl.store(totals + place, total, mask=is_member)
-        tl.store(mixed + place[:, None] * DIM + d[None, :], sums, mask=is_member[:, None])
+        sums = (tl.zeros((PADDED, SLICE), tl.float32),) * (DIM // SLICE)
+        if LOOPS:
+            for first in tl.range(start, stop, CHUNK, num_stages=1):
+                peak, total, sums = attend_chunk(
+                    of_group, slot_keys, slot_values, row_chosen, first, stop, seen, budget, position, positions + row,
+                    peak, total, sums, GROUP, PADDED, DIM, KV_HEADS * DIM, IS_INDEXED, RATIO, CHUNK, SLICE,
+                    ASKS_VALUES_EARLY,
+                )  # fmt: skip
+        else:
+            peak, total, sums = attend_chunk(
+                of_group, slot_keys, slot_values, row_chosen, start, stop, seen, budget, position, positions + row,
+                peak, total, sums, GROUP, PADDED, DIM, KV_HEADS * DIM, IS_INDEXED, RATIO, CHUNK, SLICE,
+                ASKS_VALUES_EARLY,
+            )  # fmt: skip
+        member, column = tl.arange(0, PADDED), tl.arange(0, SLICE)
+        place = (first_head + member) * parts + part
+        tl.store(peaks + place, peak, mask=member < GROUP)
+        tl.store(totals + place, total, mask=member < GROUP)
+        at = place[:, None] * DIM + column[None, :]
+        for number in tl.static_range(DIM // SLICE):
+            tl.store(mixed + at + number * SLICE, sums[number], mask=(member < GROUP)[:, None])
 
 
 @triton.jit(do_not_specialize=["row_step", "block_step"])
@@ -129,7 +194,8 @@ def merge_kernel(
     begin_dependent()
     block = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    seen, _ = seen_cells(slots, positions, counts, row, IS_INDEXED, RATIO, TOP)
+    slot, position = tl.load(slots + row), tl.load(positions + row)
+    seen, _ = seen_cells(slot, position, counts + row, IS_INDEXED, RATIO, TOP)
     size = part_size(seen, LEAST, MOST, TIMES)
     part, column = tl.arange(0, MOST), tl.arange(0, COLUMNS)
     exists = part * size < seen
@@ -164,24 +230,27 @@ def attention_attend(
     shape: AttentionRowsShape,
     work: AttentionWork,
     out: RowsOut,
-    precision: str = PRECISION,
+    launch: AttendLaunch | None = None,
 ) -> None:
-    """See the package; `precision` is that of tl.dot."""
+    """See the package. launch: None for that of the bucket."""
+    launch = launch or attend_launch(rows.count)
     indexer, choice = shape.indexer, work.choice
+    longest_part = launch.least_part << doublings(shape.most_seen(cells.count), launch.least_part)
     chosen, counts = (rows.slots, rows.slots) if choice is None else (choice.chosen, choice.counts)
     constants = {
         "QUERY_HEADS": shape.query_heads, "DIM": shape.head_dim, "IS_INDEXED": indexer is not None,
         "RATIO": 1 if indexer is None else indexer.ratio, "TOP": 0 if indexer is None else indexer.top_blocks,
-        "LEAST": LEAST_PART, "MOST": MOST_PARTS,
-        "TIMES": doublings(shape.most_seen(cells.count)),
+        "LEAST": launch.least_part, "MOST": MOST_PARTS,
+        "TIMES": doublings(shape.most_seen(cells.count), launch.least_part),
         "enable_fp_fusion": False, **dependent_options(),
     }  # fmt: skip
-    attend_kernel[(work.parts, shape.kv_heads, rows.count)](
+    attend_kernel[(shape.kv_heads, rows.count, work.parts)](
         work.query, cells.keys, cells.values, rows.slots, rows.positions, chosen, counts,
         work.peaks, work.totals, work.mixed, cells.count, work.parts,
         KV_HEADS=shape.kv_heads, GROUP=shape.group, PADDED=max(16, triton.next_power_of_2(shape.group)),
-        CHUNK=CHUNK_CELLS, SLICE=min(SLICE_COLUMNS, shape.head_dim), PRECISION=precision,
-        num_warps=4, num_stages=1, **constants,
+        CHUNK=launch.chunk, SLICE=min(SLICE_COLUMNS, shape.head_dim), ASKS_VALUES_EARLY=launch.asks_values_early,
+        LOOPS=launch.loops or longest_part > launch.chunk,
+        num_warps=launch.warps, num_stages=1, maxnreg=launch.registers, **constants,
     )  # fmt: skip
     plain = work.query if out.plain is None else out.plain
     quantized = (work.query, work.query, 0, 0) if out.quantized is None else out.quantized.arguments
@@ -189,5 +258,5 @@ def attention_attend(
         work.peaks, work.totals, work.mixed, projected.qkv, projected.qkv.stride(0), rows.slots, rows.positions, counts,
         plain, *quantized, work.parts,
         IS_GATED=shape.has_output_gate, COLUMNS=BLOCK_COLUMNS, HAS_PLAIN=out.plain is not None,
-        IS_QUANTIZED=out.quantized is not None, num_warps=4, **constants,
+        IS_QUANTIZED=out.quantized is not None, num_warps=launch.merge_warps, **constants,
     )  # fmt: skip

@@ -96,6 +96,7 @@ def _check_choice(rows: WindowRows, cells: AttentionCells, shape: AttentionRowsS
     check_tensor("work.choice.scores", choice.scores, (rows.count, blocks))
     check_tensor("work.choice.chosen", choice.chosen, (rows.count, shape.indexer.top_blocks), torch.int32)
     check_tensor("work.choice.counts", choice.counts, (rows.count,), torch.int32)
+    check_tensor("work.choice.arrivals", choice.arrivals, (rows.count,), torch.int32)
 
 
 def _check_cells(cells: AttentionCells, shape: AttentionRowsShape) -> None:

@@ -9,9 +9,9 @@ LEAST_PART = 32  # cells: the 2,048 that an indexed row sees are then 64 program
 MOST_PARTS = 128
 
 
-def doublings(seen: int) -> int:
-    """The least k for which parts of LEAST_PART * 2^k suffice for a row that sees `seen` cells."""
-    return max(0, -(-seen // (LEAST_PART * MOST_PARTS)) - 1).bit_length()
+def doublings(seen: int, least_part: int = LEAST_PART) -> int:
+    """The least k for which parts of least_part * 2^k suffice for a row that sees `seen` cells."""
+    return max(0, -(-seen // (least_part * MOST_PARTS)) - 1).bit_length()
 
 
 def part_size(seen: int) -> int:

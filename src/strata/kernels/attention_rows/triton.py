@@ -1,4 +1,4 @@
-"""Attention of a window's rows on a GPU: five launches, each in the file of its step. Knows their names."""
+"""Attention of a window's rows on a GPU: four launches, each in the file of its step. Knows their names."""
 
 from strata.kernels.attention_rows.attend import attention_attend
 from strata.kernels.attention_rows.choose import attention_choose

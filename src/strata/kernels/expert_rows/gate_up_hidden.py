@@ -13,16 +13,14 @@ import triton.language as tl
 
 from strata.kernels.dependent import begin_dependent, dependent_options
 from strata.kernels.elementary import silu_times
-from strata.kernels.expert_rows.ahead import ahead_of, down_places, prefetch_block, prefetch_part
 from strata.kernels.expert_rows.buffers import ExpertBuffers, SharedExpert
-from strata.kernels.expert_rows.triton import DOWN, GATE, UP, launch_for, offsets_of
+from strata.kernels.expert_rows.triton import GATE, UP, launch_for, offsets_of
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
 from strata.kernels.gated_mlp.triton import store_hidden
 from strata.kernels.launch_shapes import LaunchShape
 from strata.kernels.packed_rows.activations import BLOCKS_A_PROGRAM, store_quantized
 from strata.kernels.packed_rows.decode import decode_steps
 from strata.kernels.packed_rows.joined import both_forms, rows_of
-from strata.kernels.packed_rows.prefetch import prefetch_constants
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.packed_rows.triton import integer_outputs
 from strata.quant.layout import BLOCK_COLUMNS, Array, BlobLayout
@@ -34,7 +32,7 @@ TILES_OF_HIDDEN = 4  # of a program: two of gate, two of up
 def store_blocks(
     arrays, factor, activations, table, offset, hidden, sources, places, first, last, tile, row, columns, block,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_LINEAR: tl.constexpr, HAS_MIN: tl.constexpr,
-    SUB_BLOCK: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr, SIDE: tl.constexpr,
+    SUB_BLOCK: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Block `block` of h for the positions first .. first + ROWS - 1 of the list, those before `last`."""
     q, records, row_step, block_step = hidden
@@ -45,7 +43,7 @@ def store_blocks(
         to_places += (tl.load(places + tl.minimum(first + r, last - 1)),)
     results = integer_outputs(
         arrays, activations, table, offset, at_rows, tile, row, columns // 32,
-        CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL, SIDE,
+        CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, UNROLL,
     )  # fmt: skip
     for r in tl.static_range(ROWS):
         if first + r < last:
@@ -57,11 +55,10 @@ def store_blocks(
 
 @triton.jit
 def hidden_of_expert(
-    blobs, stride, seats, starts, sources, places, entries, activations, hidden, entry, block, blocks, columns,
-    offsets, post_scale, to_up, down, table, offset,
+    blobs, stride, seats, starts, sources, places, activations, hidden, entry, block, columns,
+    offsets, post_scale, to_up, table, offset,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_LINEAR: tl.constexpr, HAS_MIN: tl.constexpr,
     SUB_BLOCK: tl.constexpr, BY_ADDRESS: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr, ALONE: tl.constexpr,
-    SIDE: tl.constexpr, CODE_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Block `block` of h of the expert in entry `entry`, for all of its places; see `expert_program`."""
     first, last = tl.load(starts + entry), tl.load(starts + entry + 1)
@@ -71,18 +68,6 @@ def hidden_of_expert(
             blob = tl.multiple_of(tl.load(blobs + seat).to(tl.pointer_type(tl.uint8)), 64)
         else:
             blob = blobs + seat * stride
-        if CODE_BYTES > 0 and not BY_ADDRESS:
-            # Where there are several rows, experts of one are many: all that they ask for would not fit into the cache.
-            asks = ROWS == 1 or last - first > 1
-            if asks:
-                prefetch_block(blob + offsets[0], blob + offsets[1], block, columns, CODE_BYTES, SCALE_BYTES)
-                up_codes, up_scales = blob + (offsets[0] + to_up[0]), blob + (offsets[1] + to_up[1])
-                prefetch_block(up_codes, up_scales, block, columns, CODE_BYTES, SCALE_BYTES)
-        if AHEAD > 0 and not BY_ADDRESS:
-            is_near_end = tl.load(starts + entries) - first <= AHEAD
-            if is_near_end:
-                prefetch_part(blob + down[0], down[1], block, blocks)
-                prefetch_part(blob + down[2], down[3], block, blocks)
         output = tl.arange(0, 64)[None, :]  # 32 of gate, then 32 of up
         is_up = output // 32
         tile = block * 2 + tl.max_constancy(output // 16 % 2, [1, 16])
@@ -101,22 +86,21 @@ def hidden_of_expert(
                 store_blocks(
                     arrays, factor, activations, table, offset, hidden, sources, places, first, last,
                     tile, row, columns, block,
-                    CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, ROWS, UNROLL, SIDE,
+                    CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, ROWS, UNROLL,
                 )  # fmt: skip
                 first += ROWS
             else:
                 store_blocks(
                     arrays, factor, activations, table, offset, hidden, sources, places, first, last,
                     tile, row, columns, block,
-                    CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, 1, ALONE, SIDE,
+                    CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, 1, ALONE,
                 )  # fmt: skip
                 first += 1
 
 
 @triton.jit(
     do_not_specialize=[
-        "row_step", "block_step", "hidden_row_step", "hidden_block_step", "columns", "blocks", "entries",
-        "post_scale", "down_codes", "down_codes_size", "down_scales", "down_scales_size",
+        "row_step", "block_step", "hidden_row_step", "hidden_block_step", "columns", "blocks", "entries", "post_scale",
         "t0", "t1", "t2", "t3", "offset",
         "shared_stride", "shared_row_step", "shared_block_step", "shared_width",
     ],
@@ -129,14 +113,12 @@ def gate_up_hidden_kernel(
     blobs, stride, seats, starts, sources, places, x, records, row_step, block_step,
     hidden_q, hidden_records, hidden_row_step, hidden_block_step, columns, blocks, entries,
     codes, scales, super_scales, mins, super_mins, post_scale,
-    codes_step, scales_step, super_scales_step, mins_step, super_mins_step,
-    down_codes, down_codes_size, down_scales, down_scales_size, t0, t1, t2, t3, offset,
+    codes_step, scales_step, super_scales_step, mins_step, super_mins_step, t0, t1, t2, t3, offset,
     shared_gate_up, shared_stride, shared_plain, shared_q, shared_records, shared_row_step, shared_block_step,
     shared_width,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, IS_LINEAR: tl.constexpr, HAS_MIN: tl.constexpr,
     SUB_BLOCK: tl.constexpr, IS_FLOAT: tl.constexpr, BY_ADDRESS: tl.constexpr,
-    ROWS: tl.constexpr, UNROLL: tl.constexpr, ALONE: tl.constexpr, SIDE: tl.constexpr,
-    CODE_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr, AHEAD: tl.constexpr,
+    ROWS: tl.constexpr, UNROLL: tl.constexpr, ALONE: tl.constexpr,
     SHARED_TO_PLAIN: tl.constexpr, SHARED_TO_QUANTIZED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Programs: `blocks` of h for each entry, then groups of BLOCKS blocks for each row of the shared expert."""
@@ -145,14 +127,11 @@ def gate_up_hidden_kernel(
     program = tl.program_id(0)
     if program < entries * blocks:
         hidden_of_expert(
-            blobs, stride, seats, starts, sources, places, entries, (x, records, row_step, block_step),
+            blobs, stride, seats, starts, sources, places, (x, records, row_step, block_step),
             (hidden_q, hidden_records, hidden_row_step, hidden_block_step),
-            program // blocks, program % blocks, blocks, columns,
-            (codes, scales, super_scales, mins, super_mins), post_scale,
-            (codes_step, scales_step, super_scales_step, mins_step, super_mins_step),
-            (down_codes, down_codes_size, down_scales, down_scales_size), (t0, t1, t2, t3), offset,
-            CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, BY_ADDRESS, ROWS, UNROLL, ALONE, SIDE,
-            CODE_BYTES, SCALE_BYTES, AHEAD,
+            program // blocks, program % blocks, columns, (codes, scales, super_scales, mins, super_mins), post_scale,
+            (codes_step, scales_step, super_scales_step, mins_step, super_mins_step), (t0, t1, t2, t3), offset,
+            CODE, SCALE, MIN, IS_LINEAR, HAS_MIN, SUB_BLOCK, BY_ADDRESS, ROWS, UNROLL, ALONE,
         )  # fmt: skip
     else:
         program -= entries * blocks
@@ -197,11 +176,10 @@ def gate_up_hidden_into(
         work.seats, work.starts, work.rows, work.places,
         *rows_of(gate, x).arguments, *buffers.hidden.quantized.arguments, gate.columns, blocks, entries,
         *offsets_of(blobs.layout, GATE), *(places[UP][array].offset - places[GATE][array].offset for array in Array),
-        *down_places(places[DOWN]), *steps.table, steps.offset,
+        *steps.table, steps.offset,
         shared_gate_up, shared_gate_up.stride(0), shared_plain, *shared_quantized.arguments, shared_width,
-        **steps.constants(), BY_ADDRESS=blobs.addresses is not None, ROWS=launch.rows, UNROLL=launch.unroll,
-        ALONE=launch.alone or launch.unroll, SIDE=launch.side,
-        **prefetch_constants(gate, launch), AHEAD=ahead_of(launch),
+        **steps.constants(), BY_ADDRESS=blobs.addresses is not None,
+        ROWS=launch.rows, UNROLL=launch.unroll, ALONE=launch.alone or launch.unroll,
         SHARED_TO_PLAIN=shared_hidden.plain is not None, SHARED_TO_QUANTIZED=shared_hidden.quantized is not None,
         BLOCKS=BLOCKS_A_PROGRAM, **launch.options, **dependent_options(),
     )  # fmt: skip

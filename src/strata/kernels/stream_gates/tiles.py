@@ -80,6 +80,24 @@ def add_step(
 
 
 @triton.jit
+def integer_product(
+    loaded, activations, at_rows, offset,
+    BLOCKS: tl.constexpr, TILES: tl.constexpr, IS_LINEAR: tl.constexpr, HAS_MIN: tl.constexpr, SUB_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Tiles of an integer code, `loaded` for every step, times each row's low: float32 [tiles * 16] each."""
+    ROWS: tl.constexpr = len(at_rows)
+    results = ()
+    for r in tl.static_range(ROWS):
+        acc = tl.zeros((TILES, 8, 16), tl.float32)
+        for step in tl.static_range((BLOCKS + 7) // 8):
+            acc = add_step(
+                acc, loaded, activations, at_rows[r], offset, step, BLOCKS, IS_LINEAR, HAS_MIN, SUB_BLOCK
+            )  # fmt: skip
+        results += (add_lanes_of_tiles(acc, 3),)
+    return results
+
+
+@triton.jit
 def float_tiles(
     arrays, x, at_rows, tile, TILES: tl.constexpr, COLUMNS: tl.constexpr,
     VALUE: tl.constexpr, SCALE: tl.constexpr, SUB_BLOCK: tl.constexpr,

@@ -63,6 +63,10 @@ class Buffers:
         """float32 [rows, *shape] from the workspace."""
         return self.workspace.take(name, self.rows.count, *shape)
 
+    def counters(self, name: str, *shape: int) -> torch.Tensor:
+        """int32 [rows, *shape] from the workspace: zeros, to which every launch that counts in them sets them back."""
+        return self.workspace.take(name, self.rows.count, *shape, dtype=torch.int32)
+
     def room(self, name: str, readers: Sequence[MatrixLayout], reads_plain: bool = False) -> RowsOut:
         """Rows that matrices of these layouts read next; also as they are if `reads_plain`."""
         kinds = tuple(dict.fromkeys(replace(layout, rows=1) for layout in readers))

@@ -10,10 +10,11 @@ from typing import ParamSpec
 
 import torch
 
+from strata.kernels.delta_rows import SegmentLengths
 from strata.kernels.packed_rows import multiply_into
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.residual_streams import Addition, Nothing, add_and_norm
-from strata.kernels.stream_gates import GatesOut, stream_gates
+from strata.kernels.stream_gates import LowOut, arrival_columns, gates_down, stream_gates
 from strata.models.device.buffers import Buffers
 from strata.models.device.description import Gates, ResidualRead
 from strata.models.device.held import DeviceMatrices
@@ -49,6 +50,7 @@ class Walk:
     """The launches so far and what the last part left to be added."""
 
     buffers: Buffers
+    lengths: SegmentLengths
     launches: list[Launch] = field(default_factory=list)
     addition: Addition = field(default_factory=Nothing)
     layer: int | None = None
@@ -83,10 +85,14 @@ class Walk:
         normed = buffers.room("normed", [each.layout for each in gates.down.parts], reads_plain=True)
         assert normed.plain is not None
         self.norm(f"{part}: add, norm", scale, normed)
-        shares = buffers.take("shares", gates.down.shape[0])
-        self.multiply(f"{part}: gates down", gates.down, normed, shares)
-        strengths = buffers.take("strengths", streams) if gates.has_strengths else None
+        width = gates.down.shape[0]
+        low = LowOut(
+            buffers.room("low", [gates.up.layout]),
+            buffers.take("strengths", streams) if gates.has_strengths else None,
+            buffers.take("shares", width),
+            buffers.counters("gate arrivals", arrival_columns(width)),
+        )
+        self.launch(f"{part}: gates down", gates_down, gates.down.parts, normed, streams, low)
         mixed = buffers.room("mixed", readers.layouts, readers.read_plain)
-        out = GatesOut(buffers.room("low", [gates.up.layout]), mixed, strengths)
-        self.launch(f"{part}: gates up, mix", stream_gates, shares, normed.plain, gates.up, streams, out)
-        return LayerInput(mixed, strengths)
+        self.launch(f"{part}: gates up, mix", stream_gates, low.low, normed.plain, gates.up, streams, mixed)
+        return LayerInput(mixed, low.strengths)

@@ -3,7 +3,7 @@
 Knows how raw bytes become blocks and what is refused; knows no single format and no file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,14 +95,6 @@ class Format:
         if not np.isfinite(np.float32(post_scale)):
             raise WeightFileError(f"the scale of a {self.name} tensor is not finite")
         return pack_rows(_layout(storage, rows, columns), self.split_blocks(blocks), storage.post_scale * post_scale)
-
-    def to_packed_all(
-        self, raw: RawBytes, count: int, rows: int, columns: int, post_scales: Sequence[float] | None = None
-    ) -> list[PackedMatrix]:
-        """`count` matrices that lie one after another: the experts of a layer."""
-        all_bytes = as_bytes(raw).reshape(count, -1)
-        factors = [1.0] * count if post_scales is None else post_scales
-        return [self.to_packed(each, rows, columns, by) for each, by in zip(all_bytes, factors, strict=True)]
 
     def quantize(self, values: Floats | torch.Tensor) -> Bytes:
         """Bytes of whole blocks from float values. Raises ValueError if this format is only read."""
