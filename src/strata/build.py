@@ -46,6 +46,7 @@ from strata.text.recommended_sampling import recommended_sampling_of
 from strata.text.text_facts import end_ids_problem
 from strata.text.tokenizer import Tokenizer
 from strata.types import ProgressCallback
+from strata.weights.fit import require_shapes
 from strata.weights.opening import ModelSource, has_weights, open_model
 
 # Below this width a row is too little work to share: at 256, on two cores with other work, a second thread read prompts
@@ -81,6 +82,7 @@ def load_model(
     source = open_model(directory, settings.quantize)
     family = family_of(source.config)
     config = family.parse_config(source.config)
+    require_shapes(source, _wanted_shapes(family, config, settings))
     _check_context(settings, config.max_position)
     tokenizer = tokenizer_of(source)
     if tokenizer.vocabulary_size > config.vocabulary_size:
@@ -265,9 +267,7 @@ def _check_context(settings: EngineSettings, max_position: int) -> None:
 
 def _check_memory(family: Family, config: Any, source: ModelSource, settings: EngineSettings) -> None:
     """Refuse a model that does not fit before the system ends the process for it."""
-    shapes = family.expected_tensors(config)
-    names = _wanted_names(shapes, with_drafts=settings.drafts > 0)
-    sizes = held_sizes(source, {name: shapes[name] for name in names}, settings)
+    sizes = held_sizes(source, _wanted_shapes(family, config, settings), settings)
     working = reading_bytes(source.config, min(settings.chunk_rows, config.max_position))
     needed = place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes
     memory = read_memory()
@@ -299,6 +299,11 @@ def is_packed(settings: EngineSettings) -> bool:
 def _wanted_names(names: Collection[str], *, with_drafts: bool) -> list[str]:
     """The tensors that are read: the draft layer's only if it is used."""
     return [name for name in names if with_drafts or part_of(name) is not Part.MTP]
+
+
+def _wanted_shapes(family: Family, config: Any, settings: EngineSettings) -> dict[str, tuple[int, ...]]:
+    shapes = family.expected_tensors(config)
+    return {name: shapes[name] for name in _wanted_names(shapes, with_drafts=settings.drafts > 0)}
 
 
 class _ChosenTensors:

@@ -100,7 +100,7 @@ def change(model: Path, copy: Path, **fields: Any) -> Path:
 
 
 def test_files_that_do_not_fit_the_config_are_named(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(WeightFileError, match=r"has shape \[16, 64, 64\], config.json asks for \[16, 80, 64\]"):
+    with pytest.raises(WeightFileError, match=r"has the shape \[16, 64, 64\], config.json means \[16, 80, 64\]"):
         inspect(change(tiny, tmp_path / "a", moe_intermediate_size=40))
     with pytest.raises(WeightFileError, match="more, the files do not hold it"):
         inspect(change(tiny, tmp_path / "b", num_hidden_layers=5))

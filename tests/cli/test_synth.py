@@ -9,12 +9,12 @@ import torch
 from safetensors import safe_open
 
 from strata.cli.app import run
-from strata.cli.model_report import require_fit
 from strata.cli.synth import synth
 from strata.errors import ConfigError, SettingsError, StrataError, TextError
 from strata.models.base import Segment
 from strata.models.families import family_of
 from strata.weights import presets
+from strata.weights.fit import require_fit
 from strata.weights.safetensors import SafetensorsSource, open_model
 
 SMALL_TOKENIZER = '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}}'

@@ -94,6 +94,14 @@ def test_a_profile_of_another_trace_judges_all_windows(
     assert "120 windows judged; profile: none" in capsys.readouterr().out
 
 
+def test_room_for_less_than_an_expert_is_told_under_the_table(drawn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", "replay", str(drawn), "--percent", "1", "--percent", "2", "--percent", "50"]) == 0
+    told = "no seats with room for 1 %, 2 %: one of these 48 experts is 2.08 %, so nothing can be hit."
+    assert told in capsys.readouterr().out
+    assert run(["trace", "replay", str(drawn), "--percent", "2.09"]) == 0
+    assert "no seats" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

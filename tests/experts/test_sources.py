@@ -19,6 +19,7 @@ from strata.quant.formats import by_name
 from strata.quant.layout import Code
 from strata.weights.gguf_source import RawExperts, RawMatrix
 from strata.weights.gguf_types import GgmlType
+from strata.weights.header import read_header
 from strata.weights.quantizing import QuantizingSource
 from strata.weights.safetensors import open_model
 
@@ -43,7 +44,7 @@ class MappedExperts:
         file = folder / "experts"
         file.write_bytes(np.concatenate((raw["gate"], raw["up"]), axis=1).tobytes() + raw["down"].tobytes())
         with file.open("rb") as opened:
-            self._map = FileMap(os.dup(opened.fileno()))
+            self._map = FileMap(os.dup(opened.fileno()), file)
         self._flat = np.frombuffer(self._map, np.uint8)
 
     def names(self) -> list[str]:
@@ -134,6 +135,18 @@ def test_experts_of_safetensors_are_kept_as_they_are_stored(tmp_path: Path, dtyp
         assert torch.equal(matrices[2].decode(), down[expert])
     arena = load_arena(experts, PLENTY)
     assert torch.equal(arena.expert(layer, 1).down.decode(), down[1])
+
+
+def test_a_broken_expert_of_safetensors_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "model"
+    synth("qwen3_moe", directory, fields=["vocab_size=512"], dtype="fp8", experts="separate")
+    file = directory / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[read_header(file)["model.layers.1.mlp.experts.2.up_proj.weight"].begin] = 0x7F
+    file.write_bytes(content)
+    words = rf"^{directory}: expert 2 of model\.layers\.1\.mlp: an FP8 weight or scale is not finite$"
+    with pytest.raises(WeightFileError, match=words):
+        load_arena(open_experts(open_model(directory)), PLENTY)
 
 
 @pytest.mark.parametrize(("choice", "worst"), [("code4", 0.08), ("code8", 0.006)])

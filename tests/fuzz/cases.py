@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from strata.cli.convert import convert_model
-from strata.cli.model_report import require_fit
 from strata.cli.synth import synth
 from strata.errors import StrataError
 from strata.models.families import family_of
 from strata.text.gguf_tokenizer import tokenizer_from_gguf
+from strata.weights.fit import require_fit
 from strata.weights.gguf_source import open_gguf_model
 from strata.weights.header import read_header
 from strata.weights.safetensors import open_model

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata.native.file_map import FileMap, file_place, map_of, read_ahead
+from strata.native.file_map import FileMap, file_place, map_of, path_of, read_ahead
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> FileMap:
     (tmp_path / "file").write_bytes(bytes(range(256)) * 100)
-    return FileMap(os.open(tmp_path / "file", os.O_RDONLY))
+    return FileMap(os.open(tmp_path / "file", os.O_RDONLY), tmp_path / "file")
 
 
 def test_views_know_where_they_lie(opened: FileMap) -> None:
@@ -22,11 +22,13 @@ def test_views_know_where_they_lie(opened: FileMap) -> None:
     assert map_of(view) == (opened, 512 + 128 + 5)
     assert file_place(view) == (opened.descriptor, 512 + 128 + 5)
     assert os.pread(opened.descriptor, 2, 512 + 128 + 5) == view[0, :2].tobytes()
-    assert map_of(view.copy()) is None
+    assert path_of(view) == opened.path
+    assert map_of(view.copy()) is path_of(view.copy()) is None
 
 
-def test_another_map_has_no_descriptor() -> None:
-    assert file_place(np.frombuffer(mmap.mmap(-1, 4096), np.uint8)) is None
+def test_another_map_has_no_descriptor_and_no_path() -> None:
+    view = np.frombuffer(mmap.mmap(-1, 4096), np.uint8)
+    assert file_place(view) is path_of(view) is None
 
 
 def test_reading_ahead_is_asked_for_the_span_of_a_view(opened: FileMap, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +42,7 @@ def test_reading_ahead_is_asked_for_the_span_of_a_view(opened: FileMap, monkeypa
 
 
 def test_the_descriptor_is_closed_with_the_last_view(opened: FileMap) -> None:
-    view = np.frombuffer(FileMap(os.dup(opened.descriptor)), np.uint8)
+    view = np.frombuffer(FileMap(os.dup(opened.descriptor), opened.path), np.uint8)
     place = file_place(view)
     assert place is not None
     os.fstat(place[0])

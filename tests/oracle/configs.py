@@ -114,7 +114,8 @@ def _qwen3_moe(rng: random.Random) -> dict[str, Any]:
 def _llama(rng: random.Random) -> dict[str, Any]:
     config = {name: value for name, value in _shared(rng).items() if "experts" not in name and "moe" not in name}
     theta = rng.choice((1e4, 1e5))
-    rope = {"rope_theta": theta} if rng.random() < 0.5 else {"rope_parameters": {"rope_type": "default"}}
+    is_flat = rng.random() < 0.5
+    rope: dict[str, Any] = {"rope_theta": theta} if is_flat else {"rope_parameters": {"rope_type": "default"}}
     rope.get("rope_parameters", {}).update(rope_theta=theta)
     config |= {"model_type": "llama", "intermediate_size": rng.choice((18, 29, 64)), "mlp_bias": False} | rope
     config["hidden_size"] = config["num_attention_heads"] * rng.choice((6, 10, 16))

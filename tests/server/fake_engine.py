@@ -111,7 +111,7 @@ class FakeEngine:
         self.received: list[ToEngine] = []
         self.requests: dict[int, TokenRequest] = {}
         self.ended: list[int] = []
-        self.is_stuck = False
+        self.was_killed = False
         self._loop = asyncio.get_running_loop()
         self._ours, self._theirs = socket.socketpair()
         self._messages: deque[FromEngine] = deque()
@@ -155,6 +155,7 @@ class FakeEngine:
         return 0
 
     def kill(self) -> None:
+        self.was_killed = True
         with self._closing, contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end)
 

@@ -13,6 +13,7 @@ import pytest
 
 from strata.errors import SettingsError
 from strata.server.run import addresses_of, listen
+from strata.server.service import CLOSE_SECONDS
 from tests.server.serving import Serving, serving
 
 CHAT = {"messages": [{"role": "user", "content": "What does harbour mean?"}], "temperature": 0}
@@ -207,8 +208,8 @@ def test_a_second_signal_ends_streams_with_an_error_event_and_0() -> None:
 def test_a_signal_while_the_model_is_loaded_ends_it_too() -> None:
     with serving() as server:
         server.until(lambda: bool(server.out))
-        server.signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        server.signal(signal.SIGINT)
+        assert server.wait(CLOSE_SECONDS) == 0, "nobody waited for an engine that does not hear"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strata.engine.messages import Cancel, Drawn, Ended, LoadFailed, ReadProgress
+from strata.engine.messages import Cancel, Drawn, Ended, LoadFailed, ReadProgress, Stop
 from strata.engine.request import TokenRequest
 from strata.errors import TextError
 from strata.sampling.options import SamplingOptions
@@ -192,6 +192,17 @@ def test_a_model_whose_text_cannot_be_used_is_refused() -> None:
             await service.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_only_an_engine_that_was_ready_is_asked_to_stop(is_loaded: bool) -> None:
+    async def work(service: EngineService, script: Script) -> None:
+        await until(lambda: bool(script.engines))
+
+    script = Script(load_seconds=0 if is_loaded else 60)
+    with_service(work, script, wait=is_loaded)
+    assert (Stop() in script.engine.received) == is_loaded
+    assert script.engine.was_killed
 
 
 def test_draining_finishes_what_runs_and_takes_nothing_new() -> None:

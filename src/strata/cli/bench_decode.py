@@ -17,7 +17,7 @@ from rich.text import Text
 from strata.bench.decode import DecodePlan, DecodeSpeed, measure_decode, speed_as_json
 from strata.bench.spread import Spread
 from strata.bench.synthetic_model import make_model, require_room, synthetic_config
-from strata.cli.console import progress_bar
+from strata.cli.console import progress_bar, write_line
 from strata.cli.flags import GivenPath, WholeNumber
 from strata.cli.model_report import gib
 from strata.cli.report_file import check_report_file, write_report
@@ -68,7 +68,7 @@ def decode(
     profile
         Also show how long every step of every kind of layer takes, outside graphs.
     tiny
-        A model of a few megabytes instead; also runs without a card, which measures nothing real.
+        A model of a few megabytes instead; also runs without a card, which takes minutes and measures nothing real.
     seed
         Of weights and state.
     json
@@ -88,6 +88,8 @@ def decode(
     plan = DecodePlan(context, slots, rounds, windows, profile, seed)
     copy_gb_per_s = copy_rate() if has_card else None
     with progress_bar() as progress:
+        if progress is None:
+            write_line(_beginning(plan, has_card=has_card))
         speeds = measure_decode(model, plan, copy_gb_per_s, progress)
     facts = _facts(device, form, copy_gb_per_s) | {"layers": layers, "tiny": tiny, "plan": asdict(plan)}
     show(facts, speeds, Console(highlight=False))
@@ -118,6 +120,13 @@ def copy_rate() -> float:
     copied, _ = device_rates_gb_per_s(size)
     torch.cuda.empty_cache()
     return copied
+
+
+def _beginning(plan: DecodePlan, *, has_card: bool) -> str:
+    """What runs now, where no bar shows it."""
+    windows = len(plan.contexts) * len(plan.slots) * (plan.rounds + 1) * plan.windows
+    told = f"decoding {windows:,} windows of up to {max(plan.slots)} conversations"
+    return told if has_card else f"{told}; without a card this may take minutes"
 
 
 def _facts(device: torch.device, form: SyntheticForm, copy_gb_per_s: float | None) -> dict[str, Any]:

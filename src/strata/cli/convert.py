@@ -14,7 +14,7 @@ from strata.cli.console import printable, progress_bar
 from strata.cli.flags import GivenPath
 from strata.cli.gguf_keys import architecture_for, heads_of, llama_cpp_problems, model_pairs
 from strata.cli.gguf_plan import check_type, plan_tensors
-from strata.cli.model_report import gib, require_fit
+from strata.cli.model_report import gib
 from strata.errors import ModelError
 from strata.models.families import family_of
 from strata.models.qwen4_exp_config import Qwen4ExpConfig
@@ -22,6 +22,7 @@ from strata.text.gguf_vocabulary import tokenizer_pairs, without_tokenizer
 from strata.text.text_facts import end_ids_problem
 from strata.text.tokenizer import read_tokenizer_files
 from strata.types import ProgressCallback
+from strata.weights.fit import require_fit
 from strata.weights.gguf import is_gguf
 from strata.weights.gguf_writer import write_gguf
 from strata.weights.safetensors import open_model

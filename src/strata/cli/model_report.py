@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from strata.build import held_as, held_sizes
-from strata.errors import SettingsError, WeightFileError
+from strata.errors import SettingsError
 from strata.hardware import Hardware, MemoryFacts, disk_free_bytes, read_hardware
 from strata.models.families import family_of
 from strata.models.needs import (
@@ -35,13 +35,12 @@ from strata.text.loading import tokenizer_of
 from strata.text.text_facts import MISSING, TextFacts, read_text_facts
 from strata.text.tokenizer import load_tokenizer
 from strata.weights.directory import read_config
+from strata.weights.fit import Shapes, require_fit
 from strata.weights.fp8 import scale_shape
 from strata.weights.gguf_source import GgufSource
 from strata.weights.names import is_fp8_matrix, is_hash_constant
 from strata.weights.opening import ModelSource, has_weights, open_model
 from strata.weights.quantization import read_weight_block
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -138,23 +137,6 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         disk_free=disk_free_bytes(directory if directory.is_dir() else directory.absolute().parent),
         verdict=decide(today, hardware.memory, conditions, missing),
     )
-
-
-def require_fit(source: ModelSource, shapes: Shapes) -> None:
-    """Refuse files that lack a tensor which the config asks for, or hold it in another shape."""
-    held = source.names()
-    missing = [name for name in shapes if name not in held]
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise WeightFileError(
-            f"{source.directory}: config.json asks for tensor {missing[0]}{more}, the files do not hold it"
-        )
-    for name, shape in shapes.items():
-        if source.shape(name) != shape:
-            raise WeightFileError(
-                f"{source.directory}: tensor {name} has shape {list(source.shape(name))}, config.json asks for "
-                f"{list(shape)}"
-            )
 
 
 def decide(today: Placement, memory: MemoryFacts, conditions: str, missing: Sequence[str] = ()) -> Verdict:

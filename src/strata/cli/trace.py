@@ -4,6 +4,7 @@ Knows flags and the table; recording is in `strata.bench.routing`, policies are 
 """
 
 import json as json_text
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -271,6 +272,8 @@ def _show(trace: Trace, facts: dict[str, Any], found: list[Comparison]) -> None:
             f"{each.adaptive.copied_bytes / facts['windows'] / 1e6:,.2f}",
         )
     console.print(table)
+    if note := seatless_note(trace, [each.percent for each in found if each.seats == 0]):
+        console.print(Text(note), soft_wrap=True)
     console.print(
         Text(
             "copies and MB are a window's. Belady, the limit, copies in no time; the best set was chosen with "
@@ -278,6 +281,16 @@ def _show(trace: Trace, facts: dict[str, Any], found: list[Comparison]) -> None:
         ),
         soft_wrap=True,
     )
+
+
+def seatless_note(trace: Trace, percents: Sequence[float]) -> str | None:
+    """Why rows of the table are all zeros; None if no room is too small for an expert."""
+    if not percents:
+        return None
+    experts = trace.experts * len(trace.blob_bytes)
+    least = 100 * min(trace.blob_bytes) / (sum(trace.blob_bytes) * trace.experts)
+    rooms = ", ".join(f"{each:g} %" for each in percents)
+    return f"no seats with room for {rooms}: one of these {experts:,} experts is {least:.3g} %, so nothing can be hit."
 
 
 def _as_json(each: Comparison) -> dict[str, Any]:

@@ -71,7 +71,9 @@ def fill_blobs(
             try:
                 refused = _pack_natively(threads.pool, published, layout, first + begin, batch)
             except OSError as failure:
-                raise WeightFileError(f"the experts of {layer[:-1]} cannot be read: {failure.strerror}") from failure
+                raise WeightFileError(
+                    f"{failure.filename}: the experts of {layer[:-1]} cannot be read: {failure.strerror}"
+                ) from failure
             done += len(batch) if refused is None else refused
             yield done
             if refused is not None:

@@ -5,7 +5,8 @@ Knows how the two kinds of source show an expert's bytes; knows no arena. A laye
 """
 
 import mmap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -83,6 +84,15 @@ def expert_layers(names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted((name.removesuffix(_DOWN) for name in names if name.endswith(_DOWN)), key=place))
 
 
+@contextmanager
+def _named(source: ModelSource, layer: str, expert: int) -> Iterator[None]:
+    """Whoever packs bytes knows neither their file nor the expert."""
+    try:
+        yield
+    except WeightFileError as reason:
+        raise WeightFileError(f"{source.directory}: expert {expert} of {layer[:-1]}: {reason}") from reason
+
+
 class _NamedExperts:
     """What a weight source's names and shapes tell of its experts, however they are stored."""
 
@@ -112,10 +122,9 @@ class GgufExperts(_NamedExperts):
         return self._layouts[layer]
 
     def matrices(self, layer: str, expert: int) -> ExpertMatrices:
-        try:
-            gate, up, down = (_pack_raw(raw) for raw in self._raw(layer, expert))
-        except WeightFileError as reason:
-            raise WeightFileError(f"{self._source.directory}: expert {expert} of {layer[:-1]}: {reason}") from reason
+        raw_parts = self._raw(layer, expert)
+        with _named(self._source, layer, expert):
+            gate, up, down = map(_pack_raw, raw_parts)
         return gate, up, down
 
     def published(self, layer: str) -> PublishedExperts:
@@ -191,9 +200,10 @@ class StoredExperts(_NamedExperts):
 
     def matrices(self, layer: str, expert: int) -> ExpertMatrices:
         stored = self._source.raw_expert(layer + _GATE_UP, expert)
-        gate, up = self._halves(stored[0]) if len(stored) == 1 else [self._pack(each) for each in stored]
         (down,) = self._source.raw_expert(layer + _DOWN, expert)
-        return gate, up, self._pack(down)
+        with _named(self._source, layer, expert):
+            gate, up = self._halves(stored[0]) if len(stored) == 1 else [self._pack(each) for each in stored]
+            return gate, up, self._pack(down)
 
     def published(self, layer: str) -> None:
         """They are not blocks."""

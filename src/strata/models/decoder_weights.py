@@ -78,7 +78,7 @@ class TensorReader:
     def _check(self, name: str) -> None:
         found, wanted = self._weights.shape(name), self._expected[name]
         if found != wanted:
-            raise WeightFileError(f"tensor {name} has the shape {list(found)}, config.json means {list(wanted)}")
+            raise WeightFileError(f"tensor {name} has the shape {list(found)}, the config means {list(wanted)}")
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,14 @@ class Qwen4ExpReader:
                 found = tuple(self._weights.values(prefix + name).tolist())
                 if found != expected:
                     raise WeightFileError(
-                        f"tensor {prefix + name} holds {list(found)}, but config.json's n-gram fields give "
-                        f"{list(expected)}; the weight files and config.json do not belong together"
+                        f"tensor {prefix + name} holds {list(found)}, but the config's n-gram fields give "
+                        f"{list(expected)}; the weight files and the config do not belong together"
                     )
 
     def _check_shape(self, name: str) -> None:
         found, expected = self._weights.shape(name), self._shapes[name]
         if found != expected:
             raise WeightFileError(
-                f"tensor {name} has shape {list(found)}, but config.json asks for {list(expected)}; "
-                "the weight files and config.json do not belong together"
+                f"tensor {name} has shape {list(found)}, but the config asks for {list(expected)}; "
+                "the weight files and the config do not belong together"
             )

@@ -3,6 +3,7 @@
 import mmap
 import os
 import weakref
+from pathlib import Path
 
 import numpy as np
 
@@ -11,11 +12,12 @@ class FileMap(mmap.mmap):
     """A whole file to read from, at least one byte of it. Owns the descriptor; views keep it alive."""
 
     descriptor: int
+    path: Path  # as messages name it
 
-    def __new__(cls, descriptor: int) -> "FileMap":
+    def __new__(cls, descriptor: int, path: Path) -> "FileMap":
         """Raises OSError if the system does not map it; the descriptor is then still the caller's."""
         made = super().__new__(cls, descriptor, 0, access=mmap.ACCESS_READ)
-        made.descriptor = descriptor
+        made.descriptor, made.path = descriptor, path
         weakref.finalize(made, os.close, descriptor)
         return made
 
@@ -30,6 +32,12 @@ def map_of(view: np.ndarray) -> tuple[mmap.mmap, int] | None:
     if not isinstance(base, mmap.mmap):
         return None
     return base, view.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+
+
+def path_of(view: np.ndarray) -> Path | None:
+    """The file that an array is a view of; None for other memory."""
+    found = map_of(view)
+    return found[0].path if found is not None and isinstance(found[0], FileMap) else None
 
 
 def file_place(view: np.ndarray) -> tuple[int, int] | None:

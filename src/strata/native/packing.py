@@ -3,6 +3,7 @@
 Slow twin: `quant.formats.base.Format.to_packed` without a pool. A matrix that this road does not pack is left to it.
 """
 
+import errno
 import functools
 import os
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata.native import abi, library
-from strata.native.file_map import file_place
+from strata.native.file_map import file_place, path_of
 from strata.native.pool import Pool
 
 
@@ -43,15 +44,22 @@ def packs(type_id: int) -> bool:
 def pack(pool: Pool, packings: Sequence[Packing]) -> list[int | None]:
     """Pack them; for each the lowest matrix that was refused, None if there is none.
 
-    Refused is what is not finite and what needs another storage than its format's usual one. Raises OSError for a file
-    that cannot be read, EngineError for what contradicts the contract.
+    Refused is what is not finite and what needs another storage than its format's usual one. Raises OSError, with the
+    file's name and words for a user, for a file that cannot be read, EngineError for what contradicts the contract.
     """
     jobs = (abi.Packing * len(packings))(*map(_job, packings))
     library.check(library.load().strata_pack(pool.handle, jobs, len(jobs)))
-    for job in jobs:
+    for job, packing in zip(jobs, packings, strict=True):
         if job.read_error:
-            raise OSError(job.read_error, os.strerror(job.read_error))
+            raise OSError(job.read_error, _words_of(job.read_error), path_of(packing.data))
     return [None if job.refused < 0 else job.refused for job in jobs]
+
+
+def _words_of(number: int) -> str:
+    """ENODATA is the library's word for a file that ends before what its header promised when it was opened."""
+    if number == errno.ENODATA:
+        return "the file ended early: it was shortened while it was read"
+    return os.strerror(number)
 
 
 def _job(packing: Packing) -> abi.Packing:

@@ -243,7 +243,8 @@ class EngineService:
         finally:
             self._link = None
             loop.remove_reader(link.fileno())
-            await asyncio.shield(asyncio.to_thread(_end, link, is_asked_to_stop=not ended.done()))
+            is_asked = self._is_loaded and not ended.done()  # one that loads hears nothing, and has nothing to end
+            await asyncio.shield(asyncio.to_thread(_end, link, is_asked_to_stop=is_asked))
 
     def _drain_link(self, link: EngineLink, ended: "asyncio.Future[str]") -> None:
         """The process has said something, or has ended."""

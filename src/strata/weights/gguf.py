@@ -163,7 +163,7 @@ def _map(path: Path) -> mmap.mmap:
             raise WeightFileError(f"{path} is not a regular file")
         if status.st_size < 24:
             raise WeightFileError(f"{path} is no GGUF file or truncated: it holds {status.st_size} bytes")
-        data = FileMap(descriptor)
+        data = FileMap(descriptor, path)
     except (OSError, WeightFileError) as failure:
         os.close(descriptor)
         if isinstance(failure, WeightFileError):

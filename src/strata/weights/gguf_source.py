@@ -64,6 +64,8 @@ class _Entry:
 class GgufSource:
     """The tensors of one GGUF model. Made by `open_gguf_model`; not thread-safe."""
 
+    config_origin = "the file's metadata"  # in messages
+
     def __init__(self, model: Gguf, config: Mapping[str, Any], entries: dict[str, _Entry], unread: list[str]) -> None:
         self.model = model
         self.directory = model.path  # what messages name; a directory for the other kind of source

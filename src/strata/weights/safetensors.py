@@ -27,6 +27,8 @@ ProgressCallback = Callable[[int, int, str], None]
 class SafetensorsSource:
     """The tensors of one model directory. Made by `open_model`; not thread-safe."""
 
+    config_origin = "config.json"  # in messages
+
     def __init__(self, directory: Path, config: Mapping[str, Any], layout: Layout) -> None:
         self.directory = directory
         self.config = config  # config.json as it is

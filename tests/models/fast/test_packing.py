@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from strata import models_shipped
+from strata.cli.synth import synth
+from strata.errors import WeightFileError
 from strata.models.families import family_of
 from strata.models.fast import packing
 from strata.models.fast.packing import (
@@ -18,11 +20,17 @@ from strata.models.fast.packing import (
     packed_bytes,
     take_rows,
 )
+from strata.native import library
+from strata.native.pool import Pool
 from strata.quant.layout import Code
+from strata.quant.packer import Packer
+from strata.weights.gguf import open_gguf
+from strata.weights.header import read_header
 from strata.weights.opening import ModelSource, open_model
 from strata.weights.source import MemorySource
 from tests.weights import gguf_models
 
+needs_library = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 OUT = "model.layers.0.linear_attn.out_proj.weight"
 
 
@@ -92,6 +100,28 @@ def test_rows_of_parts_in_several_codes_are_taken_by_value() -> None:
     parts = [pack_values(values), pack_values(values.bfloat16().float())]
     rows = torch.tensor([7, 0, 4])
     assert torch.equal(take_rows(parts, rows).decode(), torch.cat([part.decode() for part in parts])[rows])
+
+
+@pytest.mark.parametrize("is_native", [False, pytest.param(True, marks=needs_library)])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "BF16", "fp8"])
+def test_a_broken_matrix_is_told_with_its_file_and_name(kind: str, is_native: bool, tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.o_proj.weight"
+    if kind == "fp8":
+        model = tmp_path / "model"
+        synth("qwen3_moe", model, fields=["vocab_size=512"], dtype="fp8")
+        file = model / "model.safetensors"
+        begin = read_header(file)[name].begin
+    else:
+        model = file = tmp_path / "model.gguf"
+        file.write_bytes(gguf_models.gguf("qwen3_moe", kind).read_bytes())
+        begin = open_gguf(file).tensors["blk.0.attn_output.weight"].begin
+    pack_tensor(open_model(model), name)
+    content = bytearray(file.read_bytes())
+    content[begin : begin + 2] = b"\xff\x7f"  # not a number as float16, bfloat16 and float8_e4m3fn
+    file.write_bytes(content)
+    packer = Packer(Pool(1)) if is_native else None
+    with pytest.raises(WeightFileError, match=rf"^{model}: {name}: an? .*is not finite$"):
+        pack_tensor(open_model(model), name, packer)
 
 
 def test_values_take_the_smallest_float_code_that_holds_them() -> None:

@@ -6,12 +6,14 @@ in float32. The values are the published ones. Knows no architecture.
 
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from strata.errors import WeightFileError
 from strata.experts.blob import ExpertMatrices, layout_of
 from strata.experts.sources import ExpertSource, advise, expert_layers, open_experts
 from strata.native.packing import packs
@@ -26,6 +28,7 @@ from strata.quant.rows import RowMajor
 from strata.weights.experts import StoredMatrix
 from strata.weights.gguf_source import GgufSource, RawMatrix
 from strata.weights.header import FP8
+from strata.weights.opening import ModelSource
 from strata.weights.quantizing import QuantizingSource
 from strata.weights.safetensors import SafetensorsSource
 from strata.weights.source import WeightSource
@@ -43,7 +46,7 @@ class PackedTensor:
 
 
 def pack_tensor(source: WeightSource, name: str, packer: Packer | None = None) -> PackedTensor:
-    """A matrix of a source. Raises WeightFileError for what cannot be used.
+    """A matrix of a source. Raises WeightFileError, with the source and the name, for what cannot be used.
 
     packer: the C++ library packs what it knows, to the same bytes; None: NumPy does.
     """
@@ -54,7 +57,9 @@ def pack_tensor(source: WeightSource, name: str, packer: Packer | None = None) -
         if quantized is not None:
             return PackedTensor((quantized,))
     if isinstance(source, SafetensorsSource) and source.stored_code(name) in (*FLOAT_CODES, FP8):
-        return PackedTensor(tuple(_pack_stored(source, name, packer)))
+        stored = source.raw(name)
+        with _named(source, name):
+            return PackedTensor(tuple(_pack_stored(each, source.fp8_block, packer) for each in stored))
     return PackedTensor((pack_values(source.tensor(name, torch.float32)),))
 
 
@@ -113,14 +118,25 @@ def _grown(kind: Format, size: int, columns: int) -> int:
     return kind.layout(size // kind.row_bytes(columns), columns).total_bytes
 
 
+@contextmanager
+def _named(source: ModelSource, name: str) -> Iterator[None]:
+    """Whoever packs bytes knows neither their file nor their name."""
+    try:
+        yield
+    except WeightFileError as reason:
+        raise WeightFileError(f"{source.directory}: {name}: {reason}") from reason
+
+
 def _pack_gguf(source: GgufSource, name: str, packer: Packer | None) -> PackedTensor:
     blocks = source.raw(name)
     if blocks is not None:
-        return PackedTensor(tuple(_pack_raw(raw, packer) for raw in blocks))
+        with _named(source, name):
+            return PackedTensor(tuple(_pack_raw(raw, packer) for raw in blocks))
     in_file_order = source.raw_in_file_order(name)
     if in_file_order is not None:
         raw, order = in_file_order
-        return PackedTensor((_pack_raw(raw, packer),), torch.from_numpy(order).int())
+        with _named(source, name):
+            return PackedTensor((_pack_raw(raw, packer),), torch.from_numpy(order).int())
     return PackedTensor((pack_values(source.tensor(name, torch.float32)),))
 
 
@@ -150,17 +166,9 @@ def _forget(raw: RawMatrix, packed: PackedMatrix) -> PackedMatrix:
     return packed
 
 
-def _pack_stored(source: SafetensorsSource, name: str, packer: Packer | None) -> list[PackedMatrix]:
-    found = []
-    for stored in source.raw(name):
-        if stored.scale is not None and source.fp8_block is not None:
-            found.append(pack_fp8_blocks(stored.weight, stored.scale, source.fp8_block))
-        else:
-            found.append(_pack_floats(stored, packer))
-    return found
-
-
-def _pack_floats(stored: StoredMatrix, packer: Packer | None) -> PackedMatrix:
+def _pack_stored(stored: StoredMatrix, fp8_block: tuple[int, int] | None, packer: Packer | None) -> PackedMatrix:
+    if stored.scale is not None and fp8_block is not None:
+        return pack_fp8_blocks(stored.weight, stored.scale, fp8_block)
     rows, columns = stored.weight.shape
     return by_name(stored.code).to_packed(stored.weight, rows, columns, packer=packer)
 
