@@ -16,6 +16,7 @@ from typing import TextIO
 import torch
 
 from strata.engine.graphs import wanted_graphs
+from strata.kernels.compiled import settle_keys
 from tests.gpu.window_models import CUDA, new_stage
 
 OUT_OF_ORDER = 3  # exit code: the card gives nothing but errors to this process now
@@ -83,6 +84,7 @@ def write(out: TextIO, **values: object) -> None:
 def main() -> int:
     task, file, first = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
+    settle_keys()
     with file.open("a") as out:
         try:
             steps = steps_of(task)

@@ -29,7 +29,7 @@ TASK_SECONDS = 190.0
 CHECK_SECONDS = 285.0  # since the start; no check of a model is begun later
 SPEED_SECONDS = 340.0
 STAGE_SHARES = {PUBLISHED: 5, EVERY_BUCKET: 4}
-OP_SHARES = {"attention_rows": 4, "sampler": 3}
+OP_SHARES = {"attention_rows": 4, "expert_rows": 6, "packed_rows": 6, "sampler": 3, "stream_gates": 4}
 CLOCK = time.monotonic()
 
 
@@ -260,8 +260,10 @@ def main() -> int:
 def _run(report: Report, options: argparse.Namespace, models: list[str]) -> int:
     import triton
 
+    from strata.kernels.compiled import settle_keys
     from strata.kernels.roads import use_dependent_launches
 
+    settle_keys()  # here as in the workers: what they compile is found here
     use_dependent_launches(not options.no_dependent)
     report.values |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
     chosen = options.ops if options.ops is not None else op_names()
