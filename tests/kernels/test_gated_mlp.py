@@ -4,30 +4,40 @@ import pytest
 import torch
 
 from strata.kernels.expert_rows.reference import matrix_rows, silu_times
-from strata.kernels.gated_mlp import MlpBuffers, gated_mlp_into, silu_times_into
+from strata.kernels.gated_mlp import silu_times_into
 from strata.kernels.gated_mlp.reference import silu_times_into as silu_by_definition
+from strata.kernels.packed_rows import multiply_into
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.models.blocks.linear import GatedMlpWeights, gated_mlp
+from strata.quant.packed import PackedMatrix
 from tests.kernels.random_matrices import KINDS, random_matrix, random_rows
 
 KIND = {kind.name: kind for kind in KINDS}
 
 
+def rows_of_mlp(gate_up: list[PackedMatrix], down: PackedMatrix, x: torch.Tensor) -> torch.Tensor:
+    """The three launches that a window makes of a dense MLP."""
+    layout = down.layout
+    both = torch.empty(len(x), 2 * layout.columns)
+    hidden, out = RowsOut(torch.empty(len(x), layout.columns), None), torch.empty(len(x), layout.rows)
+    multiply_into(gate_up, RowsOut(x, None), both)
+    silu_times_into(both, [layout], hidden)
+    multiply_into([down], hidden, out)
+    return out
+
+
 def test_rows_are_those_of_the_matrices_one_after_another() -> None:
     gate, up = (random_matrix(seed, KIND[name].layout(32, 64)) for seed, name in enumerate(("q4_0", "q8_0")))
     down, x = random_matrix(2, KIND["q8_0"].layout(40, 32)), random_rows(3, 3, 64)
-    buffers, out = MlpBuffers.empty([down.layout], 3, "cpu"), torch.empty(3, 40)
-    gated_mlp_into([gate, up], [down], RowsOut(x, None), buffers, out)
     wanted = matrix_rows(down, silu_times(matrix_rows(gate, x), matrix_rows(up, x)))
-    assert torch.equal(out, wanted)
+    assert torch.equal(rows_of_mlp([gate, up], down, x), wanted)
 
 
 def test_values_are_those_of_the_block() -> None:
     gate_up, down = random_matrix(0, KIND["f32"].layout(24, 20)), random_matrix(1, KIND["f32"].layout(20, 12))
-    x, out = torch.randn(2, 20, generator=torch.Generator().manual_seed(0)), torch.empty(2, 20)
-    gated_mlp_into([gate_up], [down], RowsOut(x, None), MlpBuffers.empty([down.layout], 2, "cpu"), out)
+    x = torch.randn(2, 20, generator=torch.Generator().manual_seed(0))
     wanted = gated_mlp(x, GatedMlpWeights(gate_up.decode(), down.decode()))
-    assert torch.allclose(out, wanted, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(rows_of_mlp([gate_up], down, x), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_gate_and_up_may_lie_in_a_wider_matrix() -> None:

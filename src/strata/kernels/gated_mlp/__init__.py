@@ -1,42 +1,13 @@
-"""A dense MLP over packed matrices, down(silu(gate) * up): checks, and the choice of road. Knows no arithmetic."""
+"""silu(gate) * up between the two products of a dense MLP: checks, and the choice of road. Knows no arithmetic."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from strata.kernels.packed_rows import check_rows, multiply_into, room_for
+from strata.kernels.packed_rows import check_rows
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.roads import takes_reference
 from strata.quant.layout import MatrixLayout
-from strata.quant.packed import PackedMatrix
-
-
-@dataclass(frozen=True)
-class MlpBuffers:
-    """What an MLP writes on its way."""
-
-    gate_up: torch.Tensor  # float32 [rows, 2 * width], gate first
-    hidden: RowsOut  # [rows, width]: silu(gate) * up, as down reads it
-
-    @classmethod
-    def empty(cls, down: Sequence[MatrixLayout], rows: int, device: torch.device | str) -> "MlpBuffers":
-        """Room for an MLP whose down matrices have these layouts."""
-        gate_up = torch.zeros(rows, 2 * down[0].columns, dtype=torch.float32, device=device)
-        return cls(gate_up, room_for(down, rows, device))
-
-
-def gated_mlp_into(
-    gate_up: Sequence[PackedMatrix],
-    down: Sequence[PackedMatrix],
-    x: RowsOut,
-    buffers: MlpBuffers,
-    out: torch.Tensor,
-) -> None:
-    """out float32 [rows, sum of down's outputs] from x [rows, inputs of gate_up]; three launches."""
-    multiply_into(gate_up, x, buffers.gate_up)
-    silu_times_into(buffers.gate_up, [matrix.layout for matrix in down], buffers.hidden)
-    multiply_into(down, buffers.hidden, out)
 
 
 def silu_times_into(gate_up: torch.Tensor, readers: Sequence[MatrixLayout], out: RowsOut) -> None:
