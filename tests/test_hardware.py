@@ -132,13 +132,17 @@ def test_this_pc_has_a_processor_memory_and_a_disk(tmp_path: Path) -> None:
     assert disk_free_bytes(tmp_path / "not" / "there" / "yet") > 0
 
 
-def test_cards_are_those_that_torch_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-    properties = type("Properties", (), {"name": "Made-up card", "major": 8, "minor": 9})()
+def pretend_cards(monkeypatch: pytest.MonkeyPatch, count: int, **more: int) -> None:
+    facts = {"name": "Made-up card", "major": 8, "minor": 9, "total_memory": 24, **more}
+    properties = type("Properties", (), facts)()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10, 24 + index))
+
+
+def test_cards_are_those_that_torch_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cards(monkeypatch, 2)
     gpus = read_hardware().gpus
     assert [(gpu.name, gpu.total_bytes, gpu.free_bytes, gpu.compute_capability) for gpu in gpus] == [
         ("Made-up card", 24, 10, (8, 9)),
@@ -147,17 +151,27 @@ def test_cards_are_those_that_torch_can_use(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_link_to_a_card_is_read_from_its_place_on_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-    place = {"pci_domain_id": 0, "pci_bus_id": 0x17, "pci_device_id": 2}
-    properties = type("Properties", (), {"name": "Made-up card", "major": 9, "minor": 0, **place})()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10, 24))
+    pretend_cards(monkeypatch, 1, pci_domain_id=0, pci_bus_id=0x17, pci_device_id=2)
     folder = "sys/bus/pci/devices/0000:17:02.0"
     _, sys = make(tmp_path, {f"{folder}/max_link_speed": "32.0 GT/s PCIe\n", f"{folder}/current_link_width": "16\n"})
     assert [(gpu.pcie_generation, gpu.pcie_width) for gpu in read_gpus(sys)] == [(5, 16)]
     assert [(gpu.pcie_generation, gpu.pcie_width) for gpu in read_gpus(tmp_path)] == [(None, None)]
+
+
+@pytest.mark.parametrize("words, is_full", [("CUDA error: out of memory", True), ("CUDA error: unknown error", False)])
+def test_a_card_that_others_have_filled_has_nothing_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, is_full: bool
+) -> None:
+    def refuse(index: int) -> tuple[int, int]:
+        raise RuntimeError(words)
+
+    pretend_cards(monkeypatch, 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", refuse)
+    if is_full:
+        assert [(gpu.free_bytes, gpu.total_bytes) for gpu in read_gpus(tmp_path)] == [(0, 24)]
+    else:
+        with pytest.raises(RuntimeError, match="unknown error"):
+            read_gpus(tmp_path)
 
 
 def test_nodes_of_main_memory_in_the_order_of_their_numbers(tmp_path: Path) -> None:

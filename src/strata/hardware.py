@@ -133,10 +133,23 @@ def read_gpus(sys: Path = SYS) -> tuple[GpuFacts, ...]:
     cards = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        free, total = torch.cuda.mem_get_info(index)
+        free, total = _card_memory(index, properties.total_memory)
         link = _read_link(sys, properties)
         cards.append(GpuFacts(properties.name, total, free, (properties.major, properties.minor), *link))
     return tuple(cards)
+
+
+def _card_memory(index: int, total: int) -> tuple[int, int]:
+    """Free and total bytes of a card: nothing is free where not even the driver finds the memory to look."""
+    import torch
+
+    try:
+        free, total = torch.cuda.mem_get_info(index)
+    except RuntimeError as failure:
+        if "out of memory" not in str(failure):
+            raise
+        return 0, total
+    return free, total
 
 
 def why_no_gpu() -> str | None:

@@ -63,7 +63,8 @@ NARROW_4 = Chain("narrow_4", ("q4_0",), (2560,), 6144)
 WIDE = Chain("wide", ("q8_0",), (16480,), 2560)
 HEAD = Chain("head", ("q8_0",), (HEAD_OUTPUTS,), 2560)
 WIDE_4 = Chain("wide_4", ("q4_0",), (16480,), 2560)
-CHAINS = (NARROW, WIDE, HEAD, FEW, ROUTER, NARROW_4, WIDE_4)
+HEAD_4 = Chain("head_4", ("q4_0",), (HEAD_OUTPUTS,), 2560)
+CHAINS = (NARROW, WIDE, HEAD, FEW, ROUTER, NARROW_4, WIDE_4, HEAD_4)
 
 _NARROW_UNITS = [
     *(matrix_launch(8, 4, 128, asks) for asks in (False, True)),
@@ -103,6 +104,40 @@ _FEW = [
     *(few_launch(4, 8, 4, 8, unroll, 255) for unroll in (2, 5)),
     *(matrix_launch(8, unroll, 255, True) for unroll in (5, 10)),
 ]
+_NARROW_4_UNITS = [
+    matrix_launch(8, unroll, registers, True) for unroll, registers in ((4, 128), (6, 128), (8, 255), (12, 255))
+]
+_NARROW_4 = {
+    1: [
+        dp4a_launch(1, 4, 4, 96, True),
+        *(few_launch(1, 8, 2, 4, 6, registers) for registers in (168, 255)),
+        few_launch(1, 16, 2, 4, 6, 255),
+        few_launch(1, 8, 4, 8, 6, 255),
+    ],
+    4: _NARROW_4_UNITS,
+    8: _NARROW_4_UNITS,
+    32: [matrix_launch(16, 2, 80, True), matrix_launch(8, 6, 128, True)],
+}
+_WIDE_4 = {
+    1: [
+        dp4a_launch(1, 4, 2, 64, True),
+        *(dp4a_launch(1, 2, 5, 168, asks) for asks in (False, True)),
+        dp4a_launch(1, 1, 5, 168),
+        dp4a_launch(1, 4, 5, 128),
+    ],
+    4: [
+        dp4a_launch(2, 2, 2, 96, True),
+        dp4a_launch(4, 1, 2, 255),
+        *(matrix_launch(8, unroll, registers, True) for unroll, registers in ((1, 48), (2, 80), (5, 96))),
+    ],
+    8: [
+        matrix_launch(8, 1, 48, True),
+        matrix_launch(8, 5, 96, True),
+        *(matrix_launch(8, 2, 80, asks) for asks in (False, True)),
+        matrix_launch(8, 4, 128),
+    ],
+    32: [matrix_launch(32, 1, 80, True)],
+}
 _OF_ONE: dict[Chain, dict[int, list[LaunchShape]]] = {
     FEW: {
         1: [
@@ -120,18 +155,9 @@ _OF_ONE: dict[Chain, dict[int, list[LaunchShape]]] = {
     NARROW: _NARROW,
     WIDE: _WIDE,
     HEAD: _WIDE,
-    NARROW_4: {
-        1: [dp4a_launch(1, 4, 4, 96, True), few_launch(1, 8, 2, 4, 6, 168)],
-        4: [matrix_launch(8, 4, 128, True), matrix_launch(8, 6, 128, True)],
-        8: [matrix_launch(8, 4, 128, True), matrix_launch(8, 6, 128, True)],
-        32: [matrix_launch(16, 2, 80, True)],
-    },
-    WIDE_4: {
-        1: [dp4a_launch(1, 4, 2, 64, True), dp4a_launch(1, 2, 5, 168, True)],
-        4: [dp4a_launch(2, 2, 2, 96, True), matrix_launch(8, 1, 48, True), matrix_launch(8, 5, 96, True)],
-        8: [matrix_launch(8, 1, 48, True), matrix_launch(8, 2, 64, True), matrix_launch(8, 5, 96, True)],
-        32: [matrix_launch(32, 1, 80, True)],
-    },
+    NARROW_4: _NARROW_4,
+    WIDE_4: _WIDE_4,
+    HEAD_4: _WIDE_4,
 }
 # Rows of a float code lie side by side in as many times the threads; as many warps as the matrix units beside it want.
 _ROUTERS = {
@@ -174,7 +200,7 @@ def candidates(chain: Chain, device: str, rows: int) -> list[Launches]:
 
 def timed_rows(chain: Chain) -> tuple[int, ...]:
     """Row counts that a chain is timed at: each a bucket of the table."""
-    return tuple(rows for rows in TIMED_ROWS if rows != 2 or chain not in (HEAD, NARROW_4, WIDE_4))
+    return tuple(rows for rows in TIMED_ROWS if rows != 2 or chain not in (HEAD, NARROW_4, WIDE_4, HEAD_4))
 
 
 def lines(names: Container[str] | None = None, rows: Container[int] | None = None) -> list[tuple[Chain, int]]:
