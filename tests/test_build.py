@@ -129,7 +129,11 @@ def test_drafts_without_a_draft_layer_are_a_notice(tmp_path: Path) -> None:
     assert "drafts = 2" in notice
 
 
-@pytest.mark.parametrize(("name", "value"), [("verify_profile", True), ("vram_gib", 1.0), ("ram_gib", 8.0)])
+OF_A_CARD = {"verify_profile": True, "vram_gib": 1.0, "ram_gib": 8.0, "cache_gib": 0.0, "resident": True}
+OF_A_CARD |= {"pcie_share": 0.0, "expert_swaps": False, "expert_profile": "some.profile"}
+
+
+@pytest.mark.parametrize(("name", "value"), OF_A_CARD.items())
 def test_what_only_a_card_heeds_is_a_notice_where_the_cpu_computes(tiny_model: Path, name: str, value: Any) -> None:
     settings = EngineSettings(threads=1, device="cpu", **{name: value})
     (notice,) = load_model(tiny_model, settings).notices

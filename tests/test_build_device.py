@@ -1,5 +1,7 @@
 """Which device a model is loaded onto, and a whole engine on a card: here its tensors lie in main memory."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,16 @@ from strata.cli.app import run
 from strata.cli.synth import synth
 from strata.engine.compile_share import CompileRequest
 from strata.engine.control import RunControl
+from strata.engine.device_needs import plan_for
+from strata.engine.memory_plan import Place, budgets_of
 from strata.engine.request import TokenRequest
 from strata.engine.stage_loading import Card
 from strata.engine.stage_model import StageModel
 from strata.errors import ModelError, SettingsError
-from strata.hardware import GpuFacts
+from strata.hardware import GpuFacts, read_memory
 from strata.kernels import roads
 from strata.models.row_model import RowModel
+from strata.native import library
 from strata.sampling.options import SamplingOptions
 from strata.scheduler.due import Limits
 from strata.scheduler.runner import RequestRunner
@@ -29,6 +34,7 @@ from strata.settings import EngineSettings
 from strata.weights.opening import open_model
 
 GIB = 1 << 30
+needs_library = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 GOOD = GpuFacts("a made-up card", 80 * GIB, 79 * GIB, (9, 0))
 OLD = GpuFacts("an old card", 8 * GIB, 8 * GIB, (7, 5))
 SMALL = GpuFacts("a small card", 2 * GIB, 1 * GIB, (8, 6))
@@ -48,6 +54,7 @@ def pc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setattr(build, "use_cache", lambda _: None)
     monkeypatch.setattr(build, "compile_ahead", lambda *_: None)
     monkeypatch.setattr(build, "kernel_cache_folder", lambda _: tmp_path / "kernels")
+    monkeypatch.setattr(build, "profiles_folder", lambda: tmp_path / "profiles")
     monkeypatch.setattr(build, "why_no_gpu", lambda: "torch says: the driver is too old")
 
     def with_cards(*cards: GpuFacts, driver: str | None = None) -> None:
@@ -120,6 +127,141 @@ def test_an_engine_on_a_card_answers_as_one_on_the_cpu(llama: Path, pc: Any) -> 
             texts[device] = reply.text()
             assert engine.context == 512
     assert texts["cuda"] == texts["cpu"]
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("device") / "sparse"
+    synth("qwen3_moe", directory, fields=["vocab_size=8192"])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def card_for_half(sparse: Path) -> GpuFacts:
+    """A card with room for half of the sparse model's experts beside one short conversation."""
+    budgets = budgets_of(GOOD, read_memory(), None, None)
+    plan = plan_for(open_model(sparse, "none"), EngineSettings(slots=1, context=512), budgets)
+    assert plan.refusal is None and plan.seats is None
+    room = plan.used(Place.CARD) + plan.request.reserve - plan.request.routed_bytes // 2
+    return GpuFacts("a card for half", 8 * GIB, room, (9, 0))
+
+
+@needs_library
+def test_a_card_is_taken_that_holds_a_part_of_the_experts(
+    sparse: Path, card_for_half: GpuFacts, pc: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_model(sparse, "none")
+    pc(card_for_half)
+    for values, share in (({}, 0.5), ({"resident": True}, 0.5), ({"cache_gib": 0.0}, 0.0)):
+        chosen = choose_device(source, EngineSettings(slots=1, context=512, **values))
+        assert chosen.card is not None
+        assert chosen.card.plan.seat_share == pytest.approx(share, abs=0.05)
+    with pytest.raises(ModelError, match=r"setting cache_gib: 4 does not work.* GiB of a card for half are left"):
+        choose_device(source, EngineSettings(device="cuda", slots=1, context=512, cache_gib=4))
+    pc(card_for_half, driver="550.1")
+    chosen = choose_device(source, EngineSettings(slots=1, context=512, ram_gib=0.4))
+    assert chosen.card is None
+    assert "a card for half with main memory beside it" in chosen.notices[0]
+    monkeypatch.setattr(library, "is_available", lambda: False)
+    with pytest.raises(ModelError, match="computed by the C\\+\\+ library, which was not built"):
+        choose_device(source, EngineSettings(device="cuda", slots=1, context=512))
+
+
+@needs_library
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cache_gib": 0.0},
+        {"cache_gib": 1e-4},
+        {"cache_gib": 1e-4, "resident": True},
+        {"cache_gib": 1e-4, "expert_swaps": False, "pcie_share": 0.5},
+        {"cache_gib": 1e-4, "expert_wait": "stream"},
+    ],
+)
+def test_an_engine_with_experts_in_tiers_answers_as_one_with_all_on_the_card(
+    sparse: Path, pc: Any, values: dict[str, Any], tmp_path: Path
+) -> None:
+    pc(GOOD)
+    texts = []
+    for more in ({}, values):
+        with Engine(sparse, device="cuda", slots=2, context=512, threads=2, **more) as engine:
+            texts.append(engine.generate([5] * 40, SamplingOptions(max_tokens=12, ignore_eos=True)).text())
+    assert texts[1] == texts[0]
+
+
+@needs_library
+@pytest.mark.parametrize(("wait", "has_gate"), [("spin", False), ("stream", True)])
+def test_what_waits_for_the_cpu_is_as_the_setting_says(wait: str, has_gate: bool, sparse: Path, pc: Any) -> None:
+    pc(GOOD)
+    values: dict[str, Any] = {"device": "cuda", "slots": 1, "context": 512, "cache_gib": 0.0, "expert_wait": wait}
+    settings = EngineSettings(**values)
+    loaded = load_model(sparse, settings)
+    assert isinstance(loaded.engine.model, StageModel) and loaded.notices == ()
+    tiers = loaded.engine.model.stage.model.tiers
+    assert tiers is not None and (tiers.mailbox.gate is not None) == has_gate
+    chosen = choose_device(open_model(sparse, "none"), settings)
+    assert chosen.card is not None
+    assert build.compile_request(sparse, settings, chosen.card).waits_in_stream == has_gate
+
+
+@needs_library
+def test_memory_of_experts_in_tiers_is_free_when_an_engine_is_closed(sparse: Path, pc: Any, tmp_path: Path) -> None:
+    pc(GOOD)
+    file = tmp_path / "named"
+    values: dict[str, Any] = {"device": "cuda", "slots": 1, "context": 512, "cache_gib": 1e-4}
+    engine = Engine(sparse, expert_profile=str(file), **values)
+    reply = engine.generate([5] * 40, SamplingOptions(max_tokens=12, ignore_eos=True))
+    reply.text()
+    assert engine._loaded is not None and isinstance(engine._loaded.engine.model, StageModel)
+    tiers = engine._loaded.engine.model.stage.model.tiers
+    assert tiers is not None
+    memory, alive = weakref.ref(tiers._places), weakref.ref(tiers)
+    gc.collect()
+    gc.disable()
+    try:
+        del tiers
+        engine.close()
+        assert (memory(), alive()) == (None, None)
+    finally:
+        gc.enable()
+    assert file.is_file()
+
+
+@needs_library
+def test_what_a_run_asked_for_decides_who_has_a_seat_in_the_next(
+    sparse: Path, pc: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pc(GOOD)
+    wishes: list[Any] = []
+    load = build.load_stage
+
+    def noting(*parts: Any, **named: Any) -> Any:
+        wishes.append(named["wishes"])
+        return load(*parts, **named)
+
+    monkeypatch.setattr(build, "load_stage", noting)
+    values: dict[str, Any] = {"device": "cuda", "slots": 1, "context": 512, "cache_gib": 1e-4}
+    for file in (None, None, str(tmp_path / "named")):
+        values["expert_profile"] = file
+        with Engine(sparse, **values) as engine:
+            engine.generate([5] * 40, SamplingOptions(max_tokens=12, ignore_eos=True)).text()
+            assert engine.notices == ()
+    assert [each.heat is None for each in wishes] == [True, False, True]
+    assert wishes[1].heat.sum() > 0
+    assert (tmp_path / "named").is_file()
+    assert len(list((tmp_path / "profiles").iterdir())) == 1
+    (tmp_path / "named").write_text("something else")
+    (notice,) = load_model(sparse, EngineSettings(**values)).notices
+    assert "is no profile of experts; the profile is not used" in notice
+
+
+def test_settings_of_tiers_change_nothing_where_all_experts_lie_on_the_card(sparse: Path, pc: Any) -> None:
+    pc(GOOD)
+    settings = EngineSettings(device="cuda", slots=1, context=512, resident=True, expert_swaps=False)
+    assert load_model(sparse, settings).notices == (
+        "resident changes nothing: all experts lie on the card",
+        "expert_swaps changes nothing: all experts lie on the card",
+    )
 
 
 @pytest.mark.parametrize(

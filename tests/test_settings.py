@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from strata.errors import SettingsError
-from strata.settings import GenerationSettings, Settings, as_markdown, resolve
+from strata.settings import GenerationSettings, Settings, as_markdown, profiles_folder, resolve
 from tests.house.source_tree import ROOT, modules
 
 
@@ -55,6 +55,8 @@ def test_users_own_file_is_read_and_the_named_one_wins(tmp_path: Path) -> None:
         ({"threads": 1.5}, {}, ["threads", "1.5"]),
         ({"threads": float("inf")}, {}, ["threads", "inf"]),
         ({"thread": 2}, {}, ["thread", "did you mean threads"]),
+        ({"cache_gib": -1}, {}, ["cache_gib", "-1", "from 0 to 4096"]),
+        ({"pcie_share": 1.1}, {}, ["pcie_share", "1.1", "from 0 to 1"]),
     ],
 )
 def test_wrong_value_is_named_with_what_works(flags: dict, environment: dict, words: list[str]) -> None:
@@ -94,6 +96,11 @@ def test_own_file_in_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, m
 def test_missing_named_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         resolve(environment={}, file=tmp_path / "none.toml")
+
+
+def test_profiles_are_kept_in_the_users_cache() -> None:
+    assert profiles_folder({"XDG_CACHE_HOME": "/somewhere"}) == Path("/somewhere/strata/profiles")
+    assert profiles_folder({}).parts[-3:] == (".cache", "strata", "profiles")
 
 
 def test_docs_are_those_of_the_code() -> None:

@@ -23,7 +23,10 @@ from strata.engine.memory_plan import MemoryPlan, budgets_of
 from strata.engine.messages import ModelFacts
 from strata.engine.placement import full_slot_bytes, slots_that_fit
 from strata.engine.precompile import compile_ahead, mark_compiled, marker_of
-from strata.engine.stage_loading import Card, load_stage
+from strata.engine.stage_loading import Card, ModelFiles, load_stage
+from strata.engine.tier_following import end_behind, follow_windows
+from strata.engine.tier_loading import TierWishes, tiers_problem
+from strata.engine.tier_profile import open_profile
 from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError
 from strata.hardware import GpuFacts, read_cpu, read_gpu_driver, read_gpus, read_memory, why_no_gpu
@@ -39,7 +42,7 @@ from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
 from strata.native import library
 from strata.native.pool import Pool
 from strata.sampling.grammar_compile import GrammarFactory
-from strata.settings import EngineSettings, kernel_cache_folder
+from strata.settings import EngineSettings, kernel_cache_folder, profiles_folder
 from strata.text.grammar_vocabulary import grammar_vocabulary
 from strata.text.loading import tokenizer_files_of, tokenizer_of
 from strata.text.recommended_sampling import recommended_sampling_of
@@ -52,6 +55,7 @@ from strata.weights.opening import ModelSource, has_weights, open_model
 # Below this width a row is too little work to share: at 256, on two cores with other work, a second thread read prompts
 # three to seven times slower and decoded no faster (docs/log.md, 2026-11-30).
 NARROW_HIDDEN = 1024
+_OF_TIERS = ("cache_gib", "resident", "pcie_share", "expert_wait", "expert_swaps", "expert_profile")
 
 
 @dataclass(frozen=True)
@@ -139,11 +143,12 @@ def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice
     if problem is None and card is not None:
         budgets = budgets_of(gpus[card], read_memory(), settings.vram_gib, settings.ram_gib)
         plan = plan_for(source, dataclasses.replace(settings, drafts=0), budgets)
-        if plan.refusal is None:
+        refusal = plan.refusal or tiers_problem(plan)
+        if refusal is None:
             return DeviceChoice(PlannedCard(card, gpus[card], plan))
         if settings.device == "cuda":
-            raise ModelError(plan.refusal)
-        problem = plan.refusal
+            raise ModelError(refusal)
+        problem = refusal
     elif settings.device == "cuda":
         raise SettingsError(f"setting device: cuda does not work: {problem}; cpu works")
     if not is_worth_telling(gpus, read_gpu_driver()):
@@ -188,9 +193,7 @@ def _on_cpu(wanted: _Wanted) -> _Placed:
         notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
     if settings.verify_profile:
         notices += ("verify_profile changes nothing: only a card's windows are timed step by step",)
-    for name in ("vram_gib", "ram_gib"):
-        if getattr(settings, name) is not None:
-            notices += (f"{name} changes nothing: the model runs on the CPU",)
+    notices += _changing_nothing(("vram_gib", "ram_gib", *_OF_TIERS), settings, "the model runs on the CPU")
     context = min(settings.context or model.max_position, model.max_position)
     state = state_bytes(wanted.source.config, getattr(torch, settings.dtype).itemsize)
     slot_bytes = full_slot_bytes(state, context)
@@ -209,23 +212,44 @@ def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
     if settings.gpu_path == "triton":
         compile_ahead(request, marker, card.facts, wanted.on_progress)
     names = _wanted_names(source.names(), with_drafts=False)
-    parts = (wanted.family, wanted.config, source, names, Card.cuda(card.index), card.plan, wanted.on_progress)
-    loaded = load_stage(*parts, is_profiled=settings.verify_profile)
+    profile = None
+    if card.plan.seats is not None:
+        profile = open_profile(source, names, settings.expert_profile, profiles_folder())
+    wishes = TierWishes(None if profile is None else profile.heat, settings.threads, _waits_in_stream(settings))
+    files, place = ModelFiles(wanted.family, wanted.config, source, names), Card.cuda(card.index)
+    loaded = load_stage(files, place, card.plan, wanted.on_progress, is_profiled=settings.verify_profile, wishes=wishes)
     if settings.gpu_path == "triton":
         mark_compiled(marker)  # the stage has run everything
     notices = loaded.notices
     if settings.drafts:
         notices += (f"drafts = {settings.drafts} changes nothing: draft layers do not run on a GPU yet",)
+    if loaded.tiers is None:
+        notices += _changing_nothing(_OF_TIERS[1:], settings, "all experts lie on the card")
+    elif profile is not None:
+        swapper = follow_windows(loaded.tiers, loaded.model.stage.device, settings)
+        end_behind(loaded.model, loaded.tiers, swapper, profile.save)
+        notices += () if profile.found.notice is None else (profile.found.notice,)
     ahead = WindowsAhead(DeviceWindows(loaded.model)) if settings.window_sampling == "auto" else None
     return _Placed(loaded.model, ahead, loaded.plan.slots, loaded.model.slots.slot_bytes, notices)
 
 
+def _changing_nothing(names: Collection[str], settings: EngineSettings, why: str) -> tuple[str, ...]:
+    """A sentence for each of these settings that was given a value of its own."""
+    given = (name for name in names if getattr(settings, name) != getattr(EngineSettings, name))
+    return tuple(f"{name} changes nothing: {why}" for name in given)
+
+
 def compile_request(directory: Path, settings: EngineSettings, card: PlannedCard) -> CompileRequest:
     """Which kernels a model needs on a card."""
-    folder = kernel_cache_folder(settings)
-    return CompileRequest(
-        directory, settings.quantize, card.plan.slots, 0, card.index, folder, settings.dependent_launches
-    )
+    folder, plan = kernel_cache_folder(settings), card.plan
+    sizes = (settings.quantize, plan.slots, 0, card.index, folder)
+    has_tiers = plan.seats is not None
+    kinds = (settings.dependent_launches, has_tiers, has_tiers and _waits_in_stream(settings))
+    return CompileRequest(directory, *sizes, *kinds)
+
+
+def _waits_in_stream(settings: EngineSettings) -> bool:
+    return settings.expert_wait == "stream"
 
 
 def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:

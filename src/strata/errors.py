@@ -12,7 +12,8 @@ Knows no part of the engine; what each part refuses is decided where the part li
     ├── TraceError         a recorded trace of expert choices cannot be read, written or used
     ├── RequestError       what was asked: empty prompt, prompt too long, option out of range
     └── EngineError        the engine failed while it ran (numbers not finite, out of memory)
-        └── DeviceLostError  the GPU, or its driver, gave up: nothing runs there until the process is started again
+        └── DeviceLostError  the GPU, its driver or the threads beside it gave up: nothing runs until the process is
+                             started again
 """
 
 
@@ -57,4 +58,4 @@ class EngineError(StrataError):
 
 
 class DeviceLostError(EngineError):
-    """The GPU failed in a way that its process does not recover from; every request under way ends with this text."""
+    """What computes failed in a way that its process does not recover from: every request under way ends with this."""

@@ -107,7 +107,10 @@ class EngineSettings:
         choices=("auto", "host"),
     )
     context: int | None = setting(
-        None, "most tokens of prompt and reply together; not given: what the model was made for", minimum=1
+        None,
+        "most tokens of prompt and reply together; not given: what the model was made for, on a card as far as it fits "
+        "there and at most 32,768 where it does not hold all experts",
+        minimum=1,
     )
     chunk_rows: int = setting(
         512, "rows of a prompt that pass the model together", minimum=64, maximum=8192, multiple_of=64
@@ -143,6 +146,35 @@ class EngineSettings:
     )
     ram_gib: float | None = setting(
         None, "most GiB of main memory to use beside a card; not given: what is free", above=0, maximum=65536
+    )
+    cache_gib: float | None = setting(
+        None,
+        "GiB of a card's memory for experts, the others stay in main memory; more than fits beside everything else is "
+        "refused; not given: what is left",
+        minimum=0,
+        maximum=4096,
+    )
+    resident: bool = setting(
+        False, "keep an expert in main memory or on the card and never in both, for a PC that is short of main memory"
+    )
+    pcie_share: float | None = setting(
+        None,
+        "share of the experts missing on the card that it reads in place from main memory, the CPU computes the "
+        "others; not given: as measured",
+        minimum=0,
+        maximum=1,
+    )
+    expert_wait: str = setting(
+        "spin",
+        "how a card waits for experts that the CPU computes: by a kernel that polls (spin), or without one (stream), "
+        "which takes a little longer and lets the card rest",
+        choices=("spin", "stream"),
+    )
+    expert_swaps: bool = setting(True, "let the experts on the card follow what a conversation asks for")
+    expert_profile: str | None = setting(
+        None,
+        "file of which experts were asked for, read at the start and written at the end; not given: one for each model "
+        "in strata/profiles in the user's cache",
     )
     kernel_cache: str | None = setting(
         None, "folder of kernels that were compiled for this PC's card; not given: strata/kernels in the user's cache"
@@ -260,9 +292,12 @@ def kernel_cache_folder(settings: EngineSettings, environment: Mapping[str, str]
         if not settings.kernel_cache or (folder.exists() and not folder.is_dir()):
             raise SettingsError(f"setting kernel_cache: {settings.kernel_cache!r} is no folder; the name of one works")
         return folder
-    environment = os.environ if environment is None else environment
-    base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "strata" / "kernels"
+    return _user_cache(environment) / "kernels"
+
+
+def profiles_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Where profiles of routed experts are kept unless `expert_profile` names a file; the folder need not exist."""
+    return _user_cache(environment) / "profiles"
 
 
 def named_cards() -> str | None:
@@ -310,6 +345,12 @@ def as_markdown() -> str:
 def describe(section: type) -> dict[str, tuple[type, Limits]]:
     """A section's settings by name: their type without None, and their limits. What flags are made from."""
     return dict(_fields(section))
+
+
+def _user_cache(environment: Mapping[str, str] | None) -> Path:
+    environment = os.environ if environment is None else environment
+    base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "strata"
 
 
 def _fields(section: type) -> dict[str, tuple[type, Limits]]:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity
 
-from strata.bench import decode, kernel_profile
-from strata.bench.decode import Conversations, DecodePlan, DecodeSpeed, measure_decode
+from strata.bench import conversations, kernel_profile
+from strata.bench.conversations import ConversationPlan, Conversations
+from strata.bench.decode import DecodePlan, DecodeSpeed, measure_decode
 from strata.bench.kernel_profile import kernels_by_layer, profile_kernels, sum_by_name
+from strata.bench.popular_routing import LawfulRouting
 from strata.bench.spread import Spread
 from strata.bench.synthetic_model import make_model, require_room, synthetic_config
 from strata.bench.window_bytes import WindowBytes, expected_distinct, window_bytes
@@ -71,8 +73,8 @@ def test_the_published_shape_needs_what_the_design_counted() -> None:
 
 @pytest.fixture
 def _one_gate_window(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(decode, "GATE_WINDOWS", 1)
-    monkeypatch.setattr(decode, "PROFILED_WINDOWS", 1)
+    monkeypatch.setattr(conversations, "GATE_WINDOWS", 1)
+    monkeypatch.setattr(conversations, "PROFILED_WINDOWS", 1)
     yield
 
 
@@ -80,7 +82,9 @@ def _one_gate_window(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_every_pair_is_measured_in_rounds_and_profiled_by_step(narrow: DeviceModel) -> None:
     told: list[tuple[str, int, int]] = []
     plan = DecodePlan(contexts=(20, 40), slots=(1, 2), rounds=1, windows=1, with_profile=True)
-    speeds = measure_decode(narrow, plan, None, lambda *each: told.append(each))
+    result = measure_decode(narrow, plan, None, lambda *each: told.append(each))
+    speeds = result.speeds
+    assert result.law is None
     assert [(each.context, each.slots) for each in speeds] == list(itertools.product((20, 40), (1, 2)))
     for speed in speeds:
         assert speed.tokens_per_second.median == pytest.approx(1e3 * speed.slots / speed.window_ms.median)
@@ -91,8 +95,15 @@ def test_every_pair_is_measured_in_rounds_and_profiled_by_step(narrow: DeviceMod
 
 
 @pytest.mark.usefixtures("_one_gate_window")
+def test_what_popular_experts_were_made_for_stands_beside_what_windows_took(narrow: DeviceModel) -> None:
+    plan = DecodePlan(contexts=(20,), slots=(2,), rounds=1, windows=1, routed_windows=2, is_popular=True)
+    law = measure_decode(narrow, plan, None).law
+    assert law == LawfulRouting.of(16, 4, (2,))
+
+
+@pytest.mark.usefixtures("_one_gate_window")
 def test_no_speed_for_windows_that_give_no_token(narrow: DeviceModel) -> None:
-    run = Conversations.open(narrow, DecodePlan(contexts=(20,), slots=(1,), rounds=1, windows=1), 20)
+    run = Conversations.open(narrow, ConversationPlan((1,), 20, 1))
     run.stage.state.delta.fill_(float("nan"))
     with pytest.raises(EngineError, match="no speed is shown"):
         run.decode(1, 1)
@@ -100,7 +111,7 @@ def test_no_speed_for_windows_that_give_no_token(narrow: DeviceModel) -> None:
 
 @pytest.mark.usefixtures("_one_gate_window")
 def test_no_speed_where_company_changes_an_answer(narrow: DeviceModel) -> None:
-    run = Conversations.open(narrow, DecodePlan(contexts=(20,), slots=(2,), rounds=1, windows=1), 20)
+    run = Conversations.open(narrow, ConversationPlan((2,), 20, 1))
     run.check(2)
     found = iter(([5], [6, 7]))
     run.tokens = lambda slots: next(found)  # type: ignore[method-assign]
@@ -110,14 +121,14 @@ def test_no_speed_where_company_changes_an_answer(narrow: DeviceModel) -> None:
 
 def test_shares_and_gaps_follow_from_the_times() -> None:
     spread = Spread(2.0, 1.9, 2.2)
-    speed = DecodeSpeed(1024, 1, spread, spread, WindowBytes(1, 1, 1, 1), 0.5, 200.0, 1.4)
+    speed = DecodeSpeed(1024, 1, spread, spread, WindowBytes(1, 1, 1, 1), 1.0, 1.0, 0.5, 200.0, 1.4)
     assert speed.share == 0.25
     assert speed.gap_us == pytest.approx(3.0)
 
 
 def test_kernels_overlap_where_the_gap_is_below_zero() -> None:
     spread = Spread(1.0, 1.0, 1.0)
-    speed = DecodeSpeed(1024, 1, spread, spread, WindowBytes(1, 1, 1, 1), 0.5, 200.0, 1.4)
+    speed = DecodeSpeed(1024, 1, spread, spread, WindowBytes(1, 1, 1, 1), 1.0, 1.0, 0.5, 200.0, 1.4)
     assert speed.gap_us == pytest.approx(-2.0)
 
 
@@ -164,5 +175,9 @@ def test_a_card_without_room_is_refused_before_anything_is_made(monkeypatch: pyt
     monkeypatch.setattr(synthetic_model, "read_memory", lambda: memory)
     monkeypatch.setattr(synthetic_model, "read_gpus", lambda: (GpuFacts("a card", 24 * GIB, 23 * GIB, (8, 9)),))
     assert require_room(synthetic_config(12, False), SyntheticForm(), 1, 4096).refusal is None  # 17 GB of experts
-    with pytest.raises(ModelError, match="this model does not fit on a card"):
+    with pytest.raises(ModelError, match=r"the 31\.6 GiB of experts do not fit on a card .* or say --cache"):
         require_room(synthetic_config(24, False), SyntheticForm(), 1, 4096)
+    half = require_room(synthetic_config(24, False), SyntheticForm(), 1, 4096, cache_percent=50)
+    assert half.seat_share == pytest.approx(0.5, abs=0.001)
+    with pytest.raises(ModelError):
+        require_room(synthetic_config(24, False), SyntheticForm(), 1, 4096, cache_percent=90)

@@ -8,21 +8,25 @@ from typing import Any
 
 import pytest
 
-from strata.bench import llama_cpp, peer, peer_worker
+from strata.bench import llama_cpp, peer, peer_process, peer_worker
+from strata.bench.llama_cpp import Placement
 from strata.bench.parts import OUTSIDE, profile_parts
-from strata.bench.peer import PeerPlan, PeerProcess, compare_with_peer
+from strata.bench.peer import CpuExperts, PeerPlan, compare_with_peer, engine_settings, layers_on_cpu
+from strata.bench.peer_process import PeerProcess, PeerStart, fastest_start
 from strata.cli.app import run
 from strata.cli.convert import convert_model
 from strata.errors import EngineError
+from strata.experts.sources import open_experts
+from strata.weights.opening import open_model
 
-# Plays the peer with a model of Strata's own, so that the logits agree; its argument 4 may spoil them.
+# Plays the peer with a model of Strata's own, so that the logits agree; its FACTOR may spoil them.
 STAND_IN = """
 import json, sys, torch
 from pathlib import Path
 from strata.build import load_model
 from strata.models.base import Segment
 from strata.settings import EngineSettings
-model = load_model(Path(sys.argv[1]), EngineSettings(threads=1)).engine.model
+model = load_model(Path(json.loads(sys.argv[1])["file"]), EngineSettings(threads=1)).engine.model
 print(json.dumps({"vocabulary_size": model.vocabulary_size}), flush=True)
 for line in sys.stdin:
     command = json.loads(line)
@@ -44,7 +48,7 @@ def play_peer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     def instead(command: list[str], **options: Any) -> Any:
         return subprocess.Popen([sys.executable, "-c", code, *command[3:]], **options)
 
-    monkeypatch.setattr(peer, "start_process", instead)
+    monkeypatch.setattr(peer_process, "start_process", instead)
     monkeypatch.setattr(peer, "is_installed", lambda: True)
     monkeypatch.setenv("PYTHONPATH", "src")
 
@@ -72,10 +76,10 @@ def test_no_speed_is_printed_if_the_peer_computes_something_else(gguf: Path, mon
 def test_a_peer_that_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play_peer(monkeypatch, 'print(\'{"error": "no such file"}\')')
     with pytest.raises(EngineError, match="no such file"):
-        PeerProcess(PeerPlan(tmp_path / "model.gguf", 1), 100)
+        PeerProcess(PeerStart(tmp_path / "model.gguf", 1, 100, Placement()))
     play_peer(monkeypatch, "import sys; sys.exit(7)")
     with pytest.raises(EngineError, match="without an answer, with exit code 7"):
-        PeerProcess(PeerPlan(tmp_path / "model.gguf", 1), 100)
+        PeerProcess(PeerStart(tmp_path / "model.gguf", 1, 100, Placement()))
 
 
 def test_a_missing_peer_says_how_to_get_it(
@@ -114,6 +118,49 @@ def test_the_worker_reads_the_prompt_and_then_token_by_token() -> None:
     assert calls == [[1, 2, 3], [4], [5]]
     assert answer["logits"] == [0.5, 1.25]
     assert answer["read_seconds"] >= 0.0 <= answer["decode_seconds"]
+
+
+# Is the slower the farther it is from 3 threads, and slower with pinned memory.
+CHOOSY = """
+import json, sys
+start = json.loads(sys.argv[1])
+print(json.dumps({"vocabulary_size": 9}), flush=True)
+for line in sys.stdin:
+    seconds = abs(json.loads(line)["threads"] - 3) + (0.5 if start["placement"]["no_host"] else 1.0)
+    print(json.dumps({"read_seconds": 1.0, "decode_seconds": seconds, "logits": []}), flush=True)
+"""
+
+
+def test_a_peer_with_experts_on_the_processor_gets_its_fastest_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    play_peer(monkeypatch, CHOOSY)
+    start = PeerStart(tmp_path / "model.gguf", 4, 100, Placement(True, (0, 1)))
+    found = fastest_start(start, [1], [2])
+    assert found == PeerStart(tmp_path / "model.gguf", 3, 100, Placement(True, (0, 1), no_host=True))
+    assert PeerStart.from_json(found.as_json()) == found
+    play_peer(monkeypatch, "import sys; sys.exit(7)")
+    everything_on_card = PeerStart(tmp_path / "model.gguf", 4, 100, Placement(True))
+    assert fastest_start(everything_on_card, [1], [2]) is everything_on_card
+
+
+def test_half_of_the_experts_is_half_of_each_layer_here_and_of_the_layers_there(gguf: Path, tmp_path: Path) -> None:
+    experts = open_experts(open_model(gguf))
+    layers = experts.layers()
+    whole = sum(experts.count(layer) * experts.layout(layer).total_bytes for layer in layers)
+    choices: tuple[CpuExperts, ...] = ("none", "half", "all")
+    plans = [PeerPlan(gguf, 2, device="cuda", cpu_experts=which) for which in choices]
+    assert [layers_on_cpu(plan) for plan in plans] == [(), (0, 1), tuple(range(len(layers)))]
+    none, half, every = (engine_settings(plan, 100, tmp_path) for plan in plans)
+    assert (none.cache_gib, every.cache_gib) == (None, 0)
+    assert half.cache_gib == whole / 2 / (1 << 30)
+    assert half.expert_profile == str(tmp_path / "profile")
+    assert (half.threads, half.device) == (2, "cuda")
+
+
+def test_experts_stay_in_main_memory_only_beside_a_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "peer", "model.gguf", "--cpu", "--cpu-experts", "all"]) == 2
+    assert "--cpu-experts all goes with --gpu" in capsys.readouterr().err
 
 
 def test_a_model_without_native_windows_has_one_part() -> None:

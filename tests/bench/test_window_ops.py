@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from strata.bench import decode, window_ops
+from strata.bench import conversations, window_ops
 from strata.bench.kernel_profile import MARKER, split_at_markers
 from strata.bench.step_bytes import step_bytes
 from strata.bench.synthetic_model import make_model, synthetic_config
@@ -132,7 +132,7 @@ def test_ops_are_those_of_the_window_that_is_decoded_with(monkeypatch: pytest.Mo
         asked.append(variant)
         return launches(stage, variant, bucket)
 
-    monkeypatch.setattr(decode, "GATE_WINDOWS", 1)
+    monkeypatch.setattr(conversations, "GATE_WINDOWS", 1)
     monkeypatch.setattr(window_ops, "profile_each", profile_each)
     monkeypatch.setattr(Stage, "launches", noting)
     model = make_model(synthetic_config(1, True), SyntheticForm(), CPU)

@@ -55,7 +55,7 @@ def test_without_a_card_it_says_so_and_why_it_runs_anyway(capsys: pytest.Capture
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "none that torch can use" in out
-    assert ". It would run on the processor with 1 thread. This PC can run it" in out
+    assert ". It would run on the processor with 1 thread. This PC can run it on its CPU: " in out
     assert "RAM GB/s" in out
     assert "worth using: 2" in out
 
@@ -157,3 +157,44 @@ def test_why_a_card_that_is_there_is_not_used(
     found = as_json(capsys, *arguments)
     assert found["model"]["advice"].startswith(words)
     assert (found["model"]["plan"], found["model"]["runs_on_the_card"]) == (None, False)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("probe", "words"),
+    [
+        (PinProbe(8 * GIB, 2.5, False), "Pinning the "),
+        (PinProbe(1 << 20, 0.1, True), "The system pins 1.0 MiB of the "),
+        (PinProbe(0, 0.0, False), " times their size."),
+        (None, " times their size."),
+    ],
+)
+def test_experts_in_main_memory_are_told_with_what_pinning_them_comes_to(
+    probe: PinProbe | None,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(examining, "measure_ceilings", lambda *_: replace(MEASURED, pinned=probe))
+    set_cards(monkeypatch, CARD)
+    synth("qwen3_moe", tmp_path / "wide", fields=["moe_intermediate_size=1024", "hidden_size=512"])
+    found = as_json(capsys, "--model", str(tmp_path / "wide"), "--cache-gib", "0.01")["model"]
+    assert found["runs_on_the_card"]
+    assert 0 < found["plan"]["expert_seats_bytes"] <= 0.01 * GIB
+    assert "the card holds " in found["advice"]
+    assert words in found["advice"]
+    if probe is None or not probe.size:
+        assert found["advice"].endswith(words)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_card_with_a_part_of_the_experts_is_not_used_without_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_cards(monkeypatch, CARD)
+    monkeypatch.setattr("strata.engine.tier_loading.library.is_available", lambda: False)
+    synth("qwen3_moe", tmp_path / "tiny")
+    found = as_json(capsys, "--model", str(tmp_path / "tiny"), "--cache-gib", "0")["model"]
+    assert not found["runs_on_the_card"]
+    assert found["advice"].startswith("The card holds 0% of the experts, and the others are computed by")

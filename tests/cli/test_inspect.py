@@ -1,5 +1,6 @@
 """`strata inspect` says what a model is and needs, in words and as JSON, without reading a weight."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 
 from strata import models_shipped
+from strata.cli import model_report
 from strata.cli.app import run
 from strata.cli.inspect import inspect
 from strata.cli.model_report import decide, gib
 from strata.cli.synth import synth
 from strata.errors import ConfigError, ModelError, SettingsError, WeightFileError
-from strata.hardware import MemoryFacts
+from strata.hardware import GpuFacts, MemoryFacts, read_hardware
 from strata.models.needs import Placement
 
 
@@ -50,7 +52,7 @@ def test_the_words_hold_what_matters(tiny: Path, capsys: pytest.CaptureFixture[s
     inspect(tiny)
     out = capsys.readouterr().out
     for words in (str(tiny), "3 delta net + 1 indexed attention", "16 a layer, top 4 + 1 shared", "MTP", "n-gram table",
-                  "F8_E4M3", "chat template", "This PC can run it: it needs"):  # fmt: skip
+                  "F8_E4M3", "chat template", "This PC can run it on its CPU: it needs"):  # fmt: skip
         assert words in out
     assert len(out.strip().splitlines()[-1]) > 80  # the verdict is one line, however narrow the terminal
 
@@ -135,7 +137,7 @@ def test_the_verdict_says_what_would_help() -> None:
     memory = MemoryFacts(total=32 << 30, available=20 << 30)
     fits = decide(needs(19), memory, "float32", ["tokenizer", "weights"])
     assert fits.can_run
-    start = "This PC could run it once its tokenizer and weights are there: "
+    start = "This PC could run it on its CPU once its tokenizer and weights are there: "
     assert fits.sentence == start + "it needs 19.0 GiB of RAM in float32, 20.0 GiB are free."
     for needed, words in ((30, "32.0 GiB in all: close other programs"), (90, "it has 32.0 GiB in all")):
         verdict = decide(needs(needed), memory, "float32")
@@ -193,9 +195,55 @@ def test_end_ids_that_the_model_cannot_say_are_told(tmp_path: Path, capsys: pyte
     )
 
 
-def test_it_says_what_a_card_does_today(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_the_columns_of_a_card_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "On a card everything but large n-gram tables lies in its memory" in out
-    assert "with experts in RAM beside a card, are not built yet" in out
-    assert "not yet)" not in out
+    assert "The last two columns are the least that a card needs, with all experts in RAM; as many as fit" in out
+    assert "not built yet" not in out
+
+
+def pc_with_card(monkeypatch: pytest.MonkeyPatch, vram: int, ram: int) -> None:
+    hardware = read_hardware()
+    card = GpuFacts("a card", vram, vram, (9, 0))
+    memory = MemoryFacts(total=ram, available=ram)
+    found = dataclasses.replace(hardware, memory=memory, gpus=(card,))
+    monkeypatch.setattr(model_report, "read_hardware", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("vram", "spare_ram", "on_card", "on_cpu"),
+    [
+        (4 << 30, 1 << 30, True, True),
+        (4 << 30, -1, True, False),  # a byte less than everything takes
+        (1 << 29, 1 << 30, False, True),
+        (4 << 30, -(1 << 29), False, False),
+    ],
+)
+def test_a_card_and_the_cpu_are_judged_each_by_itself(
+    vram: int,
+    spare_ram: int,
+    on_card: bool,
+    on_cpu: bool,
+    tiny: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs = as_json(capsys, tiny)["needs"]["everything_in_ram"]["ram"]
+    pc_with_card(monkeypatch, vram, sum(needs.values()) + spare_ram)
+    found = as_json(capsys, tiny)
+    assert found["can_run"] == (on_card or on_cpu)
+    assert (found["card"]["plan"]["refusal"] is None) == on_card
+    inspect(tiny)
+    *_, of_card, of_cpu = capsys.readouterr().out.strip().splitlines()
+    assert of_card.startswith(f"This PC can{'' if on_card else 'not'} run it on its card: ")
+    assert of_cpu.startswith(f"This PC can{'' if on_cpu else 'not'} run it on its CPU")
+
+
+def test_of_a_config_alone_only_the_cpu_is_judged(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pc_with_card(monkeypatch, 4 << 30, 8 << 30)
+    shutil.copy(tiny / "config.json", tmp_path)
+    inspect(tmp_path)
+    out = capsys.readouterr().out
+    assert "on its CPU" in out and "on its card" not in out

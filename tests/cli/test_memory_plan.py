@@ -56,3 +56,14 @@ def test_plain_values_hold_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         == 60 * GIB
     )
     assert plan_sentence(plan) == "4 conversations of up to 16,384 tokens at once"
+
+
+@pytest.mark.parametrize(("is_exclusive", "told"), [(False, "all of them"), (True, "the others")])
+def test_a_plan_with_seats_says_where_experts_lie_and_how_often(is_exclusive: bool, told: str) -> None:
+    tiered = replace(REQUEST, blobs=((3 << 20, 4096),), asked_cache=3 * GIB, is_exclusive=is_exclusive)
+    plan = plan_memory(tiered)
+    assert plan.refusal is None
+    held = (12 * GIB + 64 * (3 << 20)) / (12 * GIB) if is_exclusive else 1.25
+    assert plan_sentence(plan).endswith(
+        f"; the card holds 25% of the experts, main memory {told}, both together {held:.2f} times their size"
+    )

@@ -60,6 +60,8 @@ class FakeModel:
     experts_per_row = 3
     reads_as_windows = False
     experts_place = "cpu"
+    experts_counted = None
+    waiting_for = None
 
     def __init__(self, max_position: int = 256, draft_head: "FakeHead | None" = None, fails_at: int = -1) -> None:
         self.config = None

@@ -29,6 +29,8 @@ class FakeLoop:
         self._out: list[FromEngine] = []
         self.turns = 0
 
+    waiting_for = "a window waits for the CPU's answer to request 7"
+
     @property
     def has_work(self) -> bool:
         return bool(self._waiting or self._out)

@@ -125,6 +125,8 @@ class LateDevice:
 
     experts_per_row = 1
     experts_place = "vram"
+    experts_counted = None
+    waiting_for = None
     reads_as_windows = True
     vocabulary_size = VOCABULARY
     draft_head = None
@@ -223,13 +225,17 @@ class LateDevice:
             states[number].land(len(landed.tokens))
         return results
 
+    def forget(self) -> None:
+        self.catch_up()
+        self.landed = len(self.launches)
+
     def _step(self, place: Place) -> Landed:
         """One row of one slot, its token chosen and committed here."""
         if place.left == 0:
             return Landed((), has_ended=True)
         if place.breaks_at == len(place.tokens):
             place.left = 0
-            return Landed((), has_ended=True, is_finite=False)
+            return Landed((), True, EngineError("the logits of the window are not finite"))
         place.tokens.append(place.last_token)
         place.last_token = next_token(place.tokens)
         place.left = 0 if place.last_token in place.stop else place.left - 1

@@ -19,15 +19,29 @@ from strata.engine.compile_share import (
 from strata.engine.graphs import wanted_graphs
 from strata.engine.precompile import COMMAND
 from strata.engine.stage import Stage, StageSizes
+from strata.native import library
 from tests.gpu.tiny_models import directory
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    request = CompileRequest(directory("qwen4_exp"), "code8", 2, 0, 0, Path("unused"))
-    return Stage(skeleton_of(request, CPU), StageSizes(2, 512))
+IN_TIERS = {"experts: plan", "experts: collect"}
+STEPS = {"on the device": set(), "in tiers": IN_TIERS, "in tiers, the stream waits": IN_TIERS | {"experts: wait"}}
+
+
+@pytest.fixture(scope="module", params=STEPS)
+def stage(request: pytest.FixtureRequest) -> Stage:
+    """Of a model whose experts all lie on the device, and of those whose experts lie in tiers."""
+    wanted: set[str] = STEPS[request.param]
+    has_tiers, waits_in_stream = bool(wanted), "experts: wait" in wanted
+    if has_tiers and not library.is_available():
+        pytest.skip("the native library was not built")
+    tiered = {"has_tiers": has_tiers, "waits_in_stream": waits_in_stream}
+    asked = CompileRequest(directory("qwen4_exp"), "code8", 2, 0, 0, Path("unused"), **tiered)
+    made = Stage(skeleton_of(asked, CPU), StageSizes(2, 512))
+    steps = {launch.step for group in step_groups(made) for launch in group}
+    assert steps & (IN_TIERS | {"experts: wait"}) == wanted
+    return made
 
 
 def test_the_groups_are_all_launches_of_all_that_is_run_once(stage: Stage) -> None:

@@ -72,3 +72,15 @@ def test_a_draft_layer_counts_only_if_it_drafts() -> None:
     names = [{part.name for part in plan.parts} for plan in (without, with_drafts)]
     assert Part.MTP.value not in names[0]
     assert (Part.MTP.value in names[1]) == any(name.startswith("mtp.") for name in source.names())
+
+
+def test_a_published_model_on_a_small_card_keeps_its_experts_beside_it() -> None:
+    small = Budgets("a card of 24 GiB", Budget(24 * GIB, 23 * GIB), Budget(128 * GIB, 120 * GIB))
+    found = parts(small, 48, EngineSettings())
+    assert found["experts"] == 48 * 512 * 3 * 2560 * 640 * 4.5 / 8
+    assert 0.1 * found["experts"] < found["expert seats"] < 0.3 * found["experts"]
+    apart = parts(small, 48, EngineSettings(resident=True))
+    one = found["experts"] / (48 * 512)
+    assert apart["expert seats"] == found["expert seats"]
+    assert apart["experts"] + apart["expert seats"] == pytest.approx(found["experts"] + 64 * one, abs=2)
+    assert "expert seats" not in parts(small, 48, EngineSettings(cache_gib=0))

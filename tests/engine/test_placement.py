@@ -21,7 +21,9 @@ from strata.hardware import GpuFacts, MemoryFacts
 from strata.models.needs import Part, StateBytes
 
 GIB = 1 << 30
+EXPERTS = 24 * 1024
 MIB = 1 << 20
+BLOBS = ((5 * MIB // 2, EXPERTS),)
 STATE = StateBytes(fixed=128 * MIB, per_token=64 * 1024)  # a full slot of 16,384 tokens: 1 GiB of cells
 WEIGHTS = {Part.ROUTED: 60 * GIB, Part.DENSE: 4 * GIB, Part.EMBEDDING: GIB, Part.NGRAM: 24 * GIB, Part.MTP: 0}
 
@@ -30,7 +32,8 @@ def request(card: float = 80, ram: float = 64, **changes: object) -> PlanRequest
     """A model of 60 GiB of experts in 4 bits, whose windows take a GiB and 4 KiB a position."""
     budgets = Budgets("a card", Budget(int(96 * GIB), int(card * GIB)), Budget(64 * GIB, int(ram * GIB)))
     windows = Growth("windows", Place.CARD, fixed=GIB, per_slot=16 * MIB, per_position=4096)
-    made = PlanRequest(budgets, WEIGHTS, 120 * GIB, (*conversations(STATE), windows), 131072, 256 * MIB)
+    growing = (*conversations(STATE), windows)
+    made = PlanRequest(budgets, WEIGHTS, 120 * GIB, growing, 131072, 256 * MIB, blobs=BLOBS)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -99,21 +102,29 @@ def test_asked_slots_share_the_context_and_an_asked_context_leaves_room_for_slot
     assert (short.slots, short.context, short.refusal) == (4, 1000, None)
 
 
-def test_a_model_that_is_too_large_is_refused_with_its_plan_and_with_the_bits_that_fit() -> None:
-    plan = plan_memory(request(card=40))
+def test_a_model_that_fits_nowhere_is_refused_with_its_plan_and_with_the_bits_that_fit() -> None:
+    plan = plan_memory(request(card=40, ram=40))
     assert plan.refusal is not None
-    assert "does not fit on a card" in plan.refusal
-    assert "routed experts 60.0" in plan.refusal
+    assert "does not fit on a card with main memory beside it" in plan.refusal
+    assert "of 60.0 GiB of experts" in plan.refusal
+    assert "n-gram table 24.0" in plan.refusal
     bits = float(plan.refusal.rpartition("at most ")[2].partition(" bits")[0])
-    fitting = plan_memory(request(card=40, weights={**WEIGHTS, Part.ROUTED: int((bits - 0.1) * 120 * GIB / 8)}))
-    assert fitting.refusal is None
-    assert plan.left(Place.CARD) < 0
+    fitting = request(
+        card=40, ram=40, is_exclusive=True, weights={**WEIGHTS, Part.ROUTED: int((bits - 0.1) * 120 * GIB / 8)}
+    )
+    assert plan_memory(fitting).refusal is None
+    assert plan.left(Place.RAM) < 0 <= plan.left(Place.CARD)
 
 
-def test_a_card_that_is_too_small_without_any_expert_is_told_what_would_hold_all() -> None:
-    refusal = plan_memory(request(card=4)).refusal
+@pytest.mark.parametrize("blobs", [(), BLOBS])
+def test_a_card_that_is_too_small_without_any_expert_is_told_what_would_hold_it(
+    blobs: tuple[tuple[int, int], ...],
+) -> None:
+    refusal = plan_memory(request(card=4, blobs=blobs)).refusal
     assert refusal is not None
-    assert refusal.endswith("a card with 67.7 GiB free would hold it")  # 65 + 0.625 of state + 1.03 of windows + 1
+    # 5 GiB, 0.625 of state, 1.03 of windows and 1 of reserve; and 60 of experts that main memory does not take
+    assert refusal.endswith(f"a card with {7.7 if blobs else 67.7} GiB free would hold it")
+    assert ("even with all experts in main memory" in refusal) == bool(blobs)
 
 
 def test_slots_and_contexts_that_do_not_fit_are_refused_with_what_fits() -> None:

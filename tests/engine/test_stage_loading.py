@@ -10,11 +10,11 @@ import torch
 from strata.engine.memory_plan import MemoryPlan
 from strata.engine.placement import plan_memory
 from strata.engine.stage import Variant
-from strata.engine.stage_loading import Card, largest_that_fits, load_stage, plan_notices
+from strata.engine.stage_loading import Card, ModelFiles, largest_that_fits, load_stage, plan_notices
 from strata.errors import EngineError, ModelError
 from strata.models.base import LanguageModel, Segment
 from tests.engine.test_placement import request
-from tests.gpu.tiny_models import tiny_model
+from tests.gpu.tiny_models import TinyModel, tiny_model
 
 GIB = 1 << 30
 CPU = Card(torch.device("cpu"), lambda: 80 * GIB, lambda: None)
@@ -74,13 +74,15 @@ def test_the_user_hears_what_became_smaller() -> None:
     assert plan_notices(asked, asked, 131072) == ()
 
 
+def files_of(tiny: TinyModel) -> ModelFiles:
+    return ModelFiles(tiny.family, tiny.config, tiny.source, tiny.names)
+
+
 def test_a_stage_is_loaded_as_planned() -> None:
     tiny = tiny_model("llama", "none")
     plan = plan_memory(request(asked_slots=2, asked_context=100))
     seen: list[str] = []
-    loaded = load_stage(
-        tiny.family, tiny.config, tiny.source, tiny.names, CPU, plan, lambda stage, *_: seen.append(stage)
-    )
+    loaded = load_stage(files_of(tiny), CPU, plan, lambda stage, *_: seen.append(stage))
     model = loaded.model
     assert (model.stage.sizes.slots, model.max_position, loaded.plan) == (2, 100, plan)
     assert set(seen) == {"loading the model"}
@@ -93,7 +95,7 @@ def test_a_profiled_stage_runs_step_by_step_and_keeps_the_times(monkeypatch: pyt
     monkeypatch.setattr(atexit, "register", lambda _, times: kept.append(times))
     tiny = tiny_model("llama", "none")
     plan = plan_memory(request(asked_slots=1, asked_context=100))
-    model = load_stage(tiny.family, tiny.config, tiny.source, tiny.names, CPU, plan, is_profiled=True).model
+    model = load_stage(files_of(tiny), CPU, plan, is_profiled=True).model
     model.read([Segment(model.new_state(), torch.tensor([1, 2, 3]))])
     (times,) = kept
     assert {variant for variant, _ in times} >= {Variant.FORWARD, Variant.COMMIT}
@@ -106,14 +108,14 @@ def test_an_interrupt_ends_the_loading_where_it_is() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load_stage(tiny.family, tiny.config, tiny.source, tiny.names, CPU, plan_memory(request()), interrupt)
+        load_stage(files_of(tiny), CPU, plan_memory(request()), interrupt)
 
 
 def test_a_card_that_others_have_filled_meanwhile_is_refused_with_the_plan() -> None:
     tiny = tiny_model("llama", "none")
     full = Card(torch.device("cpu"), lambda: 0, lambda: None)
     with pytest.raises(ModelError, match="does not fit on a card"):
-        load_stage(tiny.family, tiny.config, tiny.source, tiny.names, full, plan_memory(request()))
+        load_stage(files_of(tiny), full, plan_memory(request()))
 
 
 def test_weights_that_do_not_fit_say_how_much_is_free() -> None:
@@ -122,6 +124,6 @@ def test_weights_that_do_not_fit_say_how_much_is_free() -> None:
     def build(*_: object) -> LanguageModel:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    family = replace(tiny.family, build=build)
+    files = replace(files_of(tiny), family=replace(tiny.family, build=build))
     with pytest.raises(EngineError, match=r"while the weights were read: 80\.0 GiB are free"):
-        load_stage(family, tiny.config, tiny.source, tiny.names, CPU, plan_memory(request()))
+        load_stage(files, CPU, plan_memory(request()))

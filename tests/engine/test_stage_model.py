@@ -6,14 +6,16 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from strata.engine.stage import Variant
+from strata.engine.stage import Stage, StageSizes, Variant
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_slots import StageSlot
 from strata.errors import EngineError, RequestError
 from strata.models.base import LogitRows, Segment
 from strata.native import library
+from strata.native.pool import Pool
 from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
 from tests.engine.stages import EVERY_STATE, TINY, native_model, stage_model
+from tests.engine.tiered_stages import Tiering, tiered
 from tests.random_text import text_of
 
 every_state = pytest.mark.parametrize("family", EVERY_STATE)
@@ -233,3 +235,22 @@ def test_numbers_that_are_not_finite_are_an_engine_error() -> None:
         model.read([Segment(state, text_of(1))])
     other = model.new_state()
     assert torch.isfinite(read(model, other, text_of(5))).all()
+
+
+@needs_library
+def test_a_stage_tells_where_its_experts_were_computed_if_that_is_not_one_place() -> None:
+    with Pool(2) as pool, tiered("qwen3_moe", "code8", Tiering(0.5, 0.5), pool) as (built, description):
+        stage = Stage(description, StageSizes(1, 64))
+        model = StageModel(stage, stage.run, built.config, built.experts_per_row)
+        read_alone(model, text_of(20, 1))
+        read_alone(model, text_of(1, 2))
+        counted = model.experts_counted
+        assert counted is not None
+        assert list(counted) == ["vram", "pcie", "cpu"]
+        assert min(counted.values()) > 0
+        tiers = description.tiers
+        assert tiers is not None
+        assert sum(counted.values()) == sum(int(tables.asked.sum()) for tables in tiers.tables)
+        assert model.waiting_for == tiers.waiting_for() == "0 windows are in flight, and none waits for the CPU"
+    assert stage_model("qwen3_moe").experts_counted is None
+    assert stage_model("qwen3_moe").waiting_for is None

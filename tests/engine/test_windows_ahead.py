@@ -163,7 +163,6 @@ def test_everything_forgotten_gives_every_place_back() -> None:
         served.turn()
     served.engine.forget_all()
     assert len(device.free) == 2
-    device.landed = len(device.launches)  # what nobody waits for any more
     fresh = serve(device, 2)
     fresh.submit(1, ask(prompt_of(4), 30))
     fresh.finish()

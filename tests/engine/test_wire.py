@@ -39,7 +39,7 @@ EVERY = [
     messages.Drawn(1, (DRAW, Draw(2)), USAGE),
     messages.Ended(1, FinishReason.ERROR, USAGE, "why", True, ("a notice",)),
     messages.Statistics(1.0, 0.5, 1, 2, 3, 4, 5, 6, 7, (messages.SlotView(0, "idle", None, 1, 2, 3, 4, 0.5),)),
-    messages.Pulse(None),
+    messages.Pulse(2.5, "a window waits for the CPU"),
     messages.Crashed("why"),
 ]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strata.errors import SettingsError
 from strata.experts.cache import CacheView, ExpertCache, ExpertId, Swap, SwapRule, choose_swaps, place_hottest
 
-EVERY_WINDOW = SwapRule(every=1, most_swaps=4, margin=0.5, decay=1.0)
+EVERY_WINDOW = SwapRule(every=1, most_swaps=4, margin=0.5, decay=1.0, again=1.0)
 
 
 @st.composite
@@ -24,7 +24,7 @@ def views(draw: st.DrawFn) -> CacheView:
     return CacheView(
         counts=array(st.integers(0, 5), np.float32),
         is_resident=array(st.booleans(), bool),
-        is_pinned=array(st.booleans(), bool),
+        is_landing=array(st.booleans(), bool),
         blob_bytes=np.array(draw(st.lists(st.sampled_from([10, 20]), min_size=layers, max_size=layers))),
     )
 
@@ -39,7 +39,9 @@ rules = st.builds(
 
 
 @given(views(), rules)
-def test_a_swap_gains_more_than_the_margin_and_moves_nothing_that_is_pinned(view: CacheView, rule: SwapRule) -> None:
+def test_a_swap_gains_more_than_the_margin_and_moves_nothing_that_is_on_its_way(
+    view: CacheView, rule: SwapRule
+) -> None:
     swaps = choose_swaps(view, rule)
     assert len(swaps) <= rule.most_swaps
     moved = [expert for swap in swaps for expert in (swap.arrival, swap.victim)]
@@ -48,8 +50,8 @@ def test_a_swap_gains_more_than_the_margin_and_moves_nothing_that_is_pinned(view
     for swap in swaps:
         assert view.is_resident[swap.victim]
         assert not view.is_resident[swap.arrival]
-        assert not view.is_pinned[swap.victim]
-        assert not view.is_pinned[swap.arrival]
+        assert not view.is_landing[swap.victim]
+        assert not view.is_landing[swap.arrival]
         assert view.blob_bytes[swap.arrival.layer] == view.blob_bytes[swap.victim.layer]
         gains.append(view.counts[swap.arrival] - view.counts[swap.victim])
         assert gains[-1] > rule.margin
@@ -64,7 +66,7 @@ def test_no_pair_that_leads_is_left_while_a_swap_is_allowed(view: CacheView, rul
         is_resident[swap.arrival], is_resident[swap.victim] = True, False
     moved = {expert for swap in swaps for expert in (swap.arrival, swap.victim)}
     layers, experts = view.counts.shape
-    everyone = [ExpertId(*each) for each in product(range(layers), range(experts)) if not view.is_pinned[each]]
+    everyone = [ExpertId(*each) for each in product(range(layers), range(experts)) if not view.is_landing[each]]
     left = [
         (a, v)
         for a, v in product(everyone, everyone)
@@ -78,7 +80,7 @@ def test_the_best_misses_replace_the_worst_residents() -> None:
     view = CacheView(
         counts=np.array([[5, 0, 3, 1], [4, 2, 0, 9]], np.float32),
         is_resident=np.array([[0, 1, 0, 1], [0, 1, 1, 0]], bool),
-        is_pinned=np.zeros((2, 4), bool),
+        is_landing=np.zeros((2, 4), bool),
         blob_bytes=np.array([7, 7]),
     )
     assert choose_swaps(view, SwapRule(1, 2, 0.5, 1.0)) == [
@@ -124,46 +126,70 @@ def test_a_victim_is_a_miss_at_once_and_an_arrival_a_hit_when_it_has_landed() ->
         cache.land(swap.arrival)
 
 
-def test_pins_of_several_windows_add_up_and_hold_the_seat() -> None:
-    cache = ExpertCache(np.array([[True, False]]), [10], EVERY_WINDOW)
-    wanted, held = (np.array([0]), np.array([1])), (np.array([0]), np.array([0]))
-    cache.pin(*held)
-    cache.pin(*held)
-    assert cache.note_window(*wanted) == []
-    cache.unpin(*held)
-    assert cache.note_window(*wanted) == []
-    cache.unpin(*held)
-    assert [swap.victim for swap in cache.note_window(*wanted)] == [ExpertId(0, 0)]
-    with pytest.raises(ValueError, match="was not pinned"):
-        cache.unpin(*held)
-
-
 @settings(max_examples=50)
 @given(st.lists(st.sets(st.integers(0, 11), min_size=1), max_size=30), st.integers(1, 8), st.integers(0, 3), rules)
 def test_every_seat_stays_a_seat_and_a_round_keeps_its_limit(
     windows: list[set[int]], seats: int, landing: int, rule: SwapRule
 ) -> None:
     cache = ExpertCache(place_hottest(np.zeros((3, 4)), [10] * 3, seats * 10), [10] * 3, rule)
-    pinned = np.flatnonzero(cache.is_resident)[:1]
-    cache.pin(*np.divmod(pinned, 4))
     under_way: list[ExpertId] = []
     for window in windows:
         swaps = cache.note_window(*np.divmod(np.array(sorted(window)), 4))
         assert len(swaps) <= rule.most_swaps
         under_way += [swap.arrival for swap in swaps]
         assert cache.is_resident.sum() + len(under_way) == seats
-        assert cache.is_resident.ravel()[pinned].all()
         while len(under_way) > landing:
             cache.land(under_way.pop(0))
 
 
 def test_counts_fade_so_that_a_new_favourite_wins() -> None:
-    cache = ExpertCache(np.array([[True, False]]), [10], SwapRule(every=2, most_swaps=1, margin=0.5, decay=0.5))
+    cache = ExpertCache(
+        np.array([[True, False]]), [10], SwapRule(every=2, most_swaps=1, margin=0.5, decay=0.5, again=1.0)
+    )
     layer, first, second = np.array([0]), np.array([0]), np.array([1])
     for _ in range(10):
         assert cache.note_window(layer, first) == []
     rounds = [bool(cache.note_window(layer, second)) for _ in range(4)]
     assert rounds == [False, False, False, True]  # 2 against 1.9, then 3 against 1
+
+
+def test_an_expert_that_the_last_window_asked_for_too_counts_less() -> None:
+    layer, first, second = np.array([0]), np.array([0]), np.array([1])
+    cache = ExpertCache(np.ones((1, 2), bool), [10], SwapRule(every=1, decay=1.0, again=0.25))
+    for asked in (first, first, first, second, first):
+        cache.note_window(layer, asked)
+    assert cache.view.counts.tolist() == [[1 + 0.25 + 0.25 + 1, 1]]
+
+
+def test_counts_of_a_round_at_once_are_those_of_its_windows() -> None:
+    rng, rule = np.random.default_rng(0), SwapRule(every=3, most_swaps=2, margin=0.5, decay=0.9, again=0.5)
+    is_placed = np.arange(10).reshape(2, 5) % 2 == 0
+    one_by_one, at_once = (ExpertCache(is_placed, [10, 10], rule) for _ in range(2))
+    for _ in range(20):
+        asked = rng.random((3, 2, 5)) < 0.4
+        swaps = [swap for window in asked for swap in one_by_one.note_window(*np.nonzero(window))]
+        assert at_once.note_counts(asked.sum(axis=0), most_swaps=2) == swaps
+        assert np.array_equal(one_by_one.view.counts, at_once.view.counts)
+        for swap in swaps:
+            one_by_one.land(swap.arrival)
+            at_once.land(swap.arrival)
+
+
+def test_a_round_makes_no_more_swaps_than_there_is_room_for() -> None:
+    cache = ExpertCache(np.array([[True, True, False, False]]), [10], EVERY_WINDOW)
+    assert len(cache.note_counts(np.array([[0, 0, 2, 2]]), most_swaps=1)) == 1
+    assert cache.note_counts(np.array([[0, 0, 2, 2]]), most_swaps=0) == []
+
+
+def test_a_swap_that_is_called_off_leaves_the_seat_to_its_victim() -> None:
+    cache = ExpertCache(np.array([[True, False]]), [10], EVERY_WINDOW)
+    (swap,) = cache.note_window(np.array([0]), np.array([1]))
+    cache.call_off(swap)
+    assert cache.is_resident.tolist() == [[True, False]]
+    assert cache.note_window(np.array([0]), np.array([1])) == [swap]
+    cache.land(swap.arrival)
+    with pytest.raises(ValueError, match="is not on its way"):
+        cache.call_off(swap)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +199,7 @@ def test_counts_fade_so_that_a_new_favourite_wins() -> None:
         ({"most_swaps": -1}, "most_swaps is -1"),
         ({"margin": float("nan")}, "margin is nan"),
         ({"decay": 1.5}, "decay is 1.5; 0 to 1 works"),
+        ({"again": -0.1}, "again is -0.1; 0 to 1 works"),
     ],
 )
 def test_values_that_make_no_rule_are_refused(values: dict[str, float], words: str) -> None:

@@ -1,6 +1,7 @@
 """The doorbell service answers windows in plain memory with the reference's bits, and nobody waits after a stop."""
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from strata.errors import EngineError
-from strata.experts.doorbell import RAISED, DoorbellService, LayerExperts, Mailbox
+from strata.experts.doorbell import DoorbellService, LayerExperts, as_struct
 from strata.experts.pool import ExpertPool, group_by_expert
+from strata.kernels.expert_plan.tables import OPEN, RAISED, Mailbox
 from strata.native import abi, library
 from strata.native.matrices import quantize
 from strata.native.pool import Pool
@@ -30,10 +32,15 @@ class Played:
         self.mailbox = mailbox
         self.door = ctypes.c_uint32.from_address(mailbox.door.data_ptr())
         self.done = ctypes.c_uint32.from_address(mailbox.done.data_ptr())
+        self.gate = None if mailbox.gate is None else ctypes.c_uint32.from_address(mailbox.gate.data_ptr())
 
     def ask(self, layer: int, choices: torch.Tensor, x: torch.Tensor) -> None:
         rows, ranks = choices.shape
         box = self.mailbox
+        if self.gate is not None:
+            self.gate.value = 0
+            if self.done.value == RAISED:
+                self.gate.value = OPEN
         entries = torch.stack((choices.reshape(-1), torch.arange(rows * ranks)), dim=1)
         box.entries[: rows * ranks] = entries.int()
         if box.x is not None:
@@ -47,6 +54,10 @@ class Played:
 
     def wait(self, number: int) -> None:
         limit = time.monotonic() + PATIENCE_S
+        while self.gate is not None and self.gate.value < OPEN:
+            assert time.monotonic() < limit, "the gate stayed down"
+            time.sleep(0)
+        assert self.gate is None or self.done.value >= number, "an open gate and no answer"
         while self.done.value < number:
             assert time.monotonic() < limit, "nobody answered"
             time.sleep(0)
@@ -80,9 +91,9 @@ def bench(pool: Pool) -> Bench:
     return Bench(pool)
 
 
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_answers_are_those_of_a_call(is_quantized: bool, bench: Bench) -> None:
-    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN, is_quantized=is_quantized)
+@pytest.mark.parametrize(("is_quantized", "has_gate"), [(False, False), (True, False), (True, True)])
+def test_answers_are_those_of_a_call(is_quantized: bool, has_gate: bool, bench: Bench) -> None:
+    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN, is_quantized=is_quantized, has_gate=has_gate)
     window = Played(mailbox)
     with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
         for round_ in range(4):
@@ -125,9 +136,10 @@ def test_many_windows_in_flight_do_not_mix(bench: Bench) -> None:
     assert wrong == []
 
 
-def test_stop_in_the_middle_raises_every_flag(bench: Bench) -> None:
+@pytest.mark.parametrize("has_gate", [False, True])
+def test_stop_in_the_middle_raises_every_flag(has_gate: bool, bench: Bench) -> None:
     for delay in (0.0, 0.002, 0.01):
-        mailboxes = [Mailbox.create(ROWS, RANKS, HIDDEN) for _ in range(3)]
+        mailboxes = [Mailbox.create(ROWS, RANKS, HIDDEN, has_gate=has_gate) for _ in range(3)]
         windows = [Played(mailbox) for mailbox in mailboxes]
         service = DoorbellService(bench.pool, bench.layers(), mailboxes)
         x = random_rows(1, ROWS, HIDDEN)
@@ -147,6 +159,10 @@ def test_stop_in_the_middle_raises_every_flag(bench: Bench) -> None:
             player.join(PATIENCE_S)
             assert not player.is_alive()
         assert [window.done.value for window in windows] == [RAISED] * 3
+        for window in windows:  # which was captured, and goes on to its end without anybody
+            for layer in range(LAYERS):
+                window.ask(layer, random_choices(layer, ROWS, RANKS, EXPERTS), x)
+                window.wait(window.door.value)
         service.stop()
         with pytest.raises(EngineError, match="was stopped"), service.window(0):
             pass
@@ -167,6 +183,80 @@ def test_a_bad_request_is_answered_with_its_status(bench: Bench) -> None:
         window.ask(0, good, x)
         window.wait(window.door.value)
         assert mailbox.status.item() == 0
+
+
+def test_blobs_move_while_windows_ask_for_them(bench: Bench) -> None:
+    twins = aligned_blobs(random_experts(0, bench.layout, EXPERTS))
+    assert twins[0].data_ptr() != bench.blobs[0][0].data_ptr()
+    mailbox, is_over, moves = Mailbox.create(ROWS, RANKS, HIDDEN), threading.Event(), [0]
+
+    def move(service: DoorbellService) -> None:
+        while not is_over.is_set():
+            for blobs in (twins, bench.blobs[0]):
+                for expert in range(EXPERTS):
+                    service.place(0, expert, blobs[expert].data_ptr())
+            moves[0] += 1
+
+    window, x = Played(mailbox), random_rows(1, ROWS, HIDDEN) * 1e-2
+    choices = random_choices(1, ROWS, RANKS, EXPERTS)
+    wanted = bench.wanted(0, choices, x)
+    with DoorbellService(bench.pool, bench.layers()[:1], [mailbox]) as service:
+        mover = threading.Thread(target=move, args=(service,))
+        mover.start()
+        with service.window(0):
+            for _ in range(60):
+                window.ask(0, choices, x)
+                window.wait(window.door.value)
+                assert mailbox.status.item() == 0
+                assert same_bits(mailbox.out, wanted)
+        is_over.set()
+        mover.join()
+        assert moves[0] > 1
+        found = service.counters()
+        distinct = len(set(choices.flatten().tolist()))
+        assert (found.requests, found.experts) == (60, 60 * distinct)
+        assert found.bytes == 60 * distinct * bench.layout.total_bytes
+        for layer, expert in ((1, 0), (-1, 0), (0, EXPERTS), (0, -1)):
+            with pytest.raises(EngineError, match="has no"):
+                service.place(layer, expert, 0)
+        with pytest.raises(EngineError, match="misaligned"):
+            service.place(0, 0, twins[0].data_ptr() + 4)
+
+
+def test_a_look_says_what_is_asked_and_what_failed(bench: Bench) -> None:
+    mailbox = Mailbox.create(ROWS, RANKS, HIDDEN)
+    window, x = Played(mailbox), random_rows(1, 2, HIDDEN)
+    with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
+        service.begin(0)
+        window.ask(3, torch.full((2, RANKS), EXPERTS), x)
+        window.wait(1)
+        found = service.state(0)
+        assert (found.door, found.done, found.answered, found.is_in_flight, found.is_waiting) == (1, 1, 1, True, False)
+        assert (found.layer, found.rows, found.entries) == (3, 2, 2 * RANKS)
+        assert (found.failures, found.failed_layer, found.is_late) == (1, 3, False)
+        assert found.failure == f"layer 3 has {EXPERTS} experts, none is number {EXPERTS}"
+        service.end(0)
+        assert not service.state(0).is_in_flight
+    for closed in (service.counters, lambda: service.state(0), lambda: service.begin(0)):
+        with pytest.raises(EngineError, match="no "):
+            closed()
+
+
+def test_what_a_stuck_thread_may_touch_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck:
+        """A library whose service does not end."""
+
+        strata_doorbell_destroy = staticmethod(lambda _: 4)
+
+    memory = object()
+    service = DoorbellService(bench.pool, bench.layers(), [Mailbox.create(1, RANKS, HIDDEN)], memory=memory)
+    service.stop()
+    before = sys.getrefcount(memory)
+    with monkeypatch.context() as context:
+        context.setattr(library, "load", lambda: Stuck)
+        service.close()
+    del service
+    assert sys.getrefcount(memory) == before
 
 
 def test_a_service_without_windows_sleeps(bench: Bench) -> None:
@@ -194,4 +284,4 @@ def test_what_does_not_fit_is_refused(bench: Bench) -> None:
             pass
         with service.window(0), pytest.raises(EngineError, match="in flight"):
             service.rewind(0)
-    assert isinstance(mailbox.as_struct(), abi.Mailbox)
+    assert isinstance(as_struct(mailbox), abi.Mailbox)

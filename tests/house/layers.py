@@ -29,6 +29,8 @@ WITHOUT_TORCH = (
     "engine.client",
     "experts.cache",
     "experts.replay",
+    "experts.share",
+    "experts.routing_profile",
     "types",
     "settings",
     "errors",

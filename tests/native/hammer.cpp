@@ -160,9 +160,10 @@ void hammer_products(int rounds) {
     strata_pool_destroy(alone);
 }
 
-// One mailbox and a thread that plays the GPU.
+// One mailbox and a thread that plays the GPU, which waits for the number or at the gate.
 struct Window {
-    uint32_t door = 0, done = 0;
+    uint32_t door = 0, done = 0, gate = 1;
+    bool has_gate = false;
     int32_t status = 0, header[3] = {};
     std::vector<int32_t> entries = std::vector<int32_t>(2 * World::kRows * World::kRanks);
     std::vector<float> x, out;
@@ -171,19 +172,33 @@ struct Window {
         : x(world.x), out(static_cast<size_t>(World::kRows * World::kRanks * World::kHidden)) {}
 
     StrataMailbox mailbox() {
-        return {&door, &done, &status, header, entries.data(), x.data(), nullptr, nullptr, out.data(),
-                World::kRows, World::kRows * World::kRanks, World::kRanks, World::kHidden};
+        return {&door, &done, has_gate ? &gate : nullptr, &status, header, entries.data(), x.data(), nullptr, nullptr,
+                out.data(), World::kRows, World::kRows * World::kRanks, World::kRanks, World::kHidden};
     }
 
-    // Rings once; false when the service was stopped.
+    // Asks once; false when the service was stopped.
     bool ask() {
         header[0] = 0, header[1] = World::kRows, header[2] = World::kRows * World::kRanks;
         for (int slot = 0; slot < header[2]; ++slot) entries[2 * slot] = World::expert_of(slot), entries[2 * slot + 1] = slot;
+        return ring();
+    }
+
+    bool ring() {
+        if (has_gate) lower_gate();
         const uint32_t number = door + 1;
         __atomic_store_n(&door, number, __ATOMIC_RELEASE);
+        if (has_gate) {
+            while (__atomic_load_n(&gate, __ATOMIC_ACQUIRE) < 1) std::this_thread::yield();
+            require(__atomic_load_n(&done, __ATOMIC_ACQUIRE) >= number, "an answer behind an open gate");
+        }
         uint32_t found;
         while ((found = __atomic_load_n(&done, __ATOMIC_ACQUIRE)) < number) std::this_thread::yield();
         return found != 0x7fffffff;
+    }
+
+    void lower_gate() {
+        __atomic_store_n(&gate, 0, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&done, __ATOMIC_SEQ_CST) == 0x7fffffff) __atomic_store_n(&gate, 1, __ATOMIC_SEQ_CST);
     }
 };
 
@@ -194,10 +209,19 @@ void hammer_doorbell(const World &world, int rounds, bool stops_early) {
     for (const Bytes &blob : world.blobs) blobs.push_back(blob.get());
     const StrataLayerExperts layer = {&world.layout, blobs.data(), World::kExperts, 0};
     std::vector<Window> windows(4, Window(world));
+    windows[1].has_gate = windows[3].has_gate = true;
     std::vector<StrataMailbox> boxes;
     for (Window &window : windows) boxes.push_back(window.mailbox());
     StrataDoorbell *service = nullptr;
-    require(strata_doorbell_create(pool, &layer, 1, boxes.data(), 4, &service) == STRATA_OK, "service");
+    require(strata_doorbell_create(pool, &layer, 1, boxes.data(), 4, 60000, &service) == STRATA_OK, "service");
+    std::atomic<bool> moves{true};
+    std::thread mover([&] {
+        for (int32_t expert = 0; moves; expert = (expert + 1) % World::kExperts) {
+            const void *blob = blobs[static_cast<size_t>(expert)];
+            require(strata_doorbell_place(service, 0, expert, blob) == STRATA_OK, "a blob's place");
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+    });
     std::vector<std::thread> players;
     for (int w = 0; w < 4; ++w)
         players.emplace_back([&, w] {
@@ -207,7 +231,10 @@ void hammer_doorbell(const World &world, int rounds, bool stops_early) {
                 const bool answered = window.ask() && window.ask();
                 if (answered) require(window.status == 0 && window.out == wanted, "a window's rows");
                 strata_doorbell_end(service, w);
-                if (!answered) break;
+                if (!answered) {  // what was launched goes on to its end, though nobody is there any more
+                    for (int layer = 0; layer < 20; ++layer) require(!window.ring(), "an answer behind a stop");
+                    break;
+                }
                 if (round % 8 == 7) strata_doorbell_rewind(service, w);
             }
         });
@@ -216,8 +243,74 @@ void hammer_doorbell(const World &world, int rounds, bool stops_early) {
         strata_doorbell_stop(service);
     }
     for (std::thread &player : players) player.join();
-    strata_doorbell_destroy(service);
+    moves = false;
+    mover.join();
+    StrataDoorbellCounters counters;
+    require(strata_doorbell_counters(service, &counters) == STRATA_OK, "counters");
+    require(counters.requests > 0 && counters.bytes % static_cast<uint64_t>(world.layout.blob_bytes) == 0, "sums");
+    require(strata_doorbell_destroy(service) == STRATA_OK, "the end of a service");
     for (const Window &window : windows) require(window.done == 0x7fffffff, "every flag raised");
+    strata_pool_destroy(pool);
+}
+
+// Stops at every moment of a window's asking: between the gate's fall and the look at done, too.
+void hammer_gate(const World &world, int rounds) {
+    StrataPool *pool = make_pool(2, 10);
+    std::vector<const void *> blobs;
+    for (const Bytes &blob : world.blobs) blobs.push_back(blob.get());
+    const StrataLayerExperts layer = {&world.layout, blobs.data(), World::kExperts, 0};
+    for (int round = 0; round < rounds; ++round) {
+        Window window(world);
+        window.has_gate = true;
+        StrataMailbox box = window.mailbox();
+        StrataDoorbell *service = nullptr;
+        require(strata_doorbell_create(pool, &layer, 1, &box, 1, 60000, &service) == STRATA_OK, "service");
+        require(strata_doorbell_begin(service, 0) == STRATA_OK, "a window");
+        std::atomic<bool> falls{false};
+        std::thread player([&] {
+            falls = true;
+            for (int fall = 0; fall < 50; ++fall) window.lower_gate();
+            for (int asked = 0; window.ask(); ++asked) require(asked < 1000000, "no end of answers");
+            for (int asked = 0; asked < 5; ++asked) require(!window.ring(), "an answer behind a stop");
+        });
+        while (!falls) std::this_thread::yield();
+        for (std::atomic<int> turn{0}; turn < 20 * (round % 40);) ++turn;
+        require(strata_doorbell_stop(service) == STRATA_OK, "a stop");
+        player.join();
+        require(strata_doorbell_destroy(service) == STRATA_OK && window.gate >= 1, "an open gate");
+    }
+    strata_pool_destroy(pool);
+}
+
+// A pool that serves somebody else for ever: the window is let go, with what it had asked for. A thread that is stuck
+// is left behind by a stop, and found again if it goes on.
+void hammer_late(const World &world, bool stops) {
+    StrataPool *pool = make_pool(2, 10);
+    std::vector<const void *> blobs;
+    for (const Bytes &blob : world.blobs) blobs.push_back(blob.get());
+    const StrataLayerExperts layer = {&world.layout, blobs.data(), World::kExperts, 0};
+    Window window(world);
+    window.has_gate = true;
+    StrataMailbox box = window.mailbox();
+    StrataDoorbell *service = nullptr;
+    require(strata_doorbell_create(pool, &layer, 1, &box, 1, stops ? 60000 : 50, &service) == STRATA_OK, "service");
+    std::thread stopper;
+    {
+        const strata::PoolGuard other(pool);
+        require(strata_doorbell_begin(service, 0) == STRATA_OK, "a window");
+        if (stops) stopper = std::thread([&] {
+            while (__atomic_load_n(&window.door, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            require(strata_doorbell_stop(service) == STRATA_STOPPED, "a stop without the stuck thread");
+            require(strata_doorbell_destroy(service) == STRATA_STOPPED, "nothing of it is freed");
+        });
+        require(!window.ask(), "no answer");
+        if (stops) stopper.join();
+    }
+    StrataDoorbellState state;
+    require(strata_doorbell_state(service, 0, &state) == STRATA_OK && state.is_late != stops, "a look");
+    require(stops || (state.failures >= 1 && std::strstr(state.failure, "request 1 ")), "what was asked");
+    require(strata_doorbell_destroy(service) == STRATA_OK, "the end of a late service");
     strata_pool_destroy(pool);
 }
 
@@ -236,7 +329,10 @@ int main() {
     for (int round = 0; round < 4; ++round) {
         hammer_doorbell(world, 40, false);
         hammer_doorbell(world, 1000000, true);
+        hammer_late(world, false);
     }
+    hammer_gate(world, 200);
+    hammer_late(world, true);
     std::puts("hammer: all results right");
     return 0;
 }

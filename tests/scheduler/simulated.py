@@ -72,6 +72,9 @@ class SimulatedEngine:
     def memory(self) -> Mapping[str, int]:
         return {"states": sum(len(slot.tokens) for slot in self.slots.values())}
 
+    experts_are_rows = True
+    waiting_for = None
+
     def experts(self) -> Mapping[str, int]:
         return {"cpu": 0}
 

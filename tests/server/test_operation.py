@@ -4,6 +4,7 @@ Through HTTP: strata.server.routes.health, strata.server.routes.models, strata.s
 strata.server.routes.tokenize, strata.server.metrics.
 """
 
+import dataclasses
 import gc
 import http.client
 import json
@@ -86,6 +87,19 @@ def test_metrics_count_what_was_served() -> None:
         assert values["strata_ready"] == 1
         assert values['strata_expert_rows_total{place="cpu"}'] == 7
         assert not [name for name in values if "Hello" in name]
+
+
+def test_experts_of_a_model_in_tiers_are_counted_under_a_name_of_their_own() -> None:
+    with running() as server:
+        service = server.parts.service
+        server.until(lambda: service.statistics is not None)
+        assert service.statistics is not None
+        service.statistics = dataclasses.replace(
+            service.statistics, experts={"vram": 5, "pcie": 2, "cpu": 3}, experts_are_rows=False
+        )
+        page = server.request("GET", "/metrics")[2]
+    assert 'strata_window_experts_total{place="pcie"} 2.0' in page
+    assert "strata_expert_rows" not in page
 
 
 def test_status_has_everything_but_the_keys() -> None:

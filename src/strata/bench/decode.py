@@ -1,32 +1,24 @@
 """Tokens a second of one model of random weights in memory, decoded by a stage's graphs, beside what memory allows.
 
-Knows how conversations are made up and when a speed may be shown: only if every window gave a token to every
-conversation, and one conversation the same tokens alone and in company.
+Knows turns and what is made of their times; the conversations are in `conversations.py`.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
-import torch
-
-from strata.bench.kernel_profile import KernelTime, kernels_by_layer, profile_each, profile_kernels
+from strata.bench.conversations import ConversationPlan, Conversations
+from strata.bench.kernel_profile import KernelTime
+from strata.bench.popular_routing import LawfulRouting
+from strata.bench.routed_windows import RoutedWindows
 from strata.bench.spread import Spread
-from strata.bench.window_bytes import WindowBytes, window_bytes
-from strata.engine.graphs import WindowGraphs
-from strata.engine.stage import Stage, StageSizes, Variant, bucket_of
-from strata.engine.stage_profile import StageProfile
-from strata.errors import EngineError
-from strata.kernels.sampler.plan import PlannedPart
-from strata.kernels.sampler.results import GOES_ON, NO_ERROR, read_results
-from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
+from strata.bench.window_bytes import WindowBytes, expected_distinct, window_bytes
 from strata.models.device.description import DeviceModel
 from strata.types import ProgressCallback
 
-GATE_WINDOWS = 4
-PROFILED_WINDOWS = 4
-NO_END = 1 << 30  # tokens that a reply may have
+ROUTED_WINDOWS = 4  # of a pair, enough to count different experts
+POPULAR_WINDOWS = 32  # the same, enough to know the hottest
 STAGE = "decoding"
 
 
@@ -39,7 +31,13 @@ class DecodePlan:
     rounds: int = 5
     windows: int = 32  # of one turn
     with_profile: bool = False  # also the time of every step
+    routed_windows: int = ROUTED_WINDOWS  # of each pair, whose choices are counted; 2 at least
     seed: int = 0
+    is_popular: bool = False  # the model's routers were made for the law of `popular_routing`
+
+    def conversations(self, context: int) -> ConversationPlan:
+        """What a stage must have room for."""
+        return ConversationPlan(self.slots, context, max(self.windows, self.routed_windows), self.seed)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,9 @@ class DecodeSpeed:
     slots: int
     window_ms: Spread
     tokens_per_second: Spread
-    needed: WindowBytes
+    needed: WindowBytes  # with as many experts as windows took
+    distinct: float  # different experts of a layer of a window, on average
+    expected: float  # as many where all experts are alike
     limit_ms: float | None  # the bytes at the speed of copying inside the card
     kernels_a_window: float | None  # None also where the profiler sees none
     kernels_ms: float | None  # the sum of their own times
@@ -71,17 +71,27 @@ class DecodeSpeed:
         return 1e3 * (self.window_ms.median - self.kernels_ms) / self.kernels_a_window
 
 
+@dataclass(frozen=True)
+class DecodeResult:
+    """All speeds of a plan, and what their windows took."""
+
+    speeds: list[DecodeSpeed]
+    hottest_quarter: float  # the share of all choices that a quarter, and half, of the experts get
+    hottest_half: float
+    law: LawfulRouting | None = None  # what the model's routers were made for; None: for experts that are all alike
+
+
 def measure_decode(
     model: DeviceModel,
     plan: DecodePlan,
     copy_gb_per_s: float | None,
     on_progress: ProgressCallback | None = None,
-) -> list[DecodeSpeed]:
+) -> DecodeResult:
     """Run the plan in rounds over all contexts and slots in turn. Raises EngineError if the gate does not hold.
 
     copy_gb_per_s: what copying inside the card gave; None where there is no card.
     """
-    runs = [Conversations.open(model, plan, context) for context in plan.contexts]
+    runs = [Conversations.open(model, plan.conversations(context)) for context in plan.contexts]
     for run in runs:
         run.check(max(plan.slots))
     turns = [(run, slots) for run in runs for slots in plan.slots]
@@ -94,13 +104,26 @@ def measure_decode(
             if round_ > 0:  # the first round warms up
                 taken[run.context, slots].append(seconds / plan.windows)
     _report(on_progress, total, total)
-    return [_speed(run, slots, taken[run.context, slots], plan, copy_gb_per_s) for run, slots in turns]
+    routed = [run.routed(slots, plan.routed_windows) for run, slots in turns]
+    speeds = [
+        _speed(run, slots, taken[run.context, slots], windows, plan, copy_gb_per_s)
+        for (run, slots), windows in zip(turns, routed, strict=True)
+    ]
+    together = RoutedWindows.joined(routed)
+    ranks = round(routed[0].choices / turns[0][1])
+    law = LawfulRouting.of(together.experts, ranks, plan.slots) if plan.is_popular else None
+    return DecodeResult(speeds, together.share_of_hottest(25), together.share_of_hottest(50), law)
 
 
 def _speed(
-    run: "Conversations", slots: int, seconds: Sequence[float], plan: DecodePlan, copy_gb_per_s: float | None
+    run: Conversations,
+    slots: int,
+    seconds: Sequence[float],
+    routed: RoutedWindows,
+    plan: DecodePlan,
+    copy_gb_per_s: float | None,
 ) -> DecodeSpeed:
-    needed = window_bytes(run.stage.model, slots, run.context)
+    needed = window_bytes(run.stage.model, slots, run.context, routed.distinct)
     kernels = run.kernels(slots) if copy_gb_per_s is not None else ()
     return DecodeSpeed(
         run.context,
@@ -108,6 +131,8 @@ def _speed(
         Spread.of([1e3 * each for each in seconds]),
         Spread.of([slots / each for each in seconds]),
         needed,
+        distinct=fmean(routed.distinct),
+        expected=expected_distinct(round(routed.choices / slots), routed.experts, slots),
         limit_ms=None if copy_gb_per_s is None else needed.total / copy_gb_per_s / 1e6,
         kernels_a_window=sum(kernel.launches for kernel in kernels) if kernels else None,
         kernels_ms=sum(kernel.microseconds for kernel in kernels) / 1e3 if kernels else None,
@@ -115,109 +140,6 @@ def _speed(
         layer_kernels=run.layer_kernels(slots) if kernels else {},
         profile=run.profile(slots) if plan.with_profile else (),
     )
-
-
-@dataclass
-class Conversations:
-    """A stage whose slots hold made-up conversations of one length."""
-
-    stage: Stage
-    context: int
-    run: Callable[[Variant, int], None]
-    _serial: int = field(default=0)
-
-    @classmethod
-    def open(cls, model: DeviceModel, plan: DecodePlan, context: int) -> "Conversations":
-        """A stage with the most slots of the plan, filled, its windows captured where there is a card."""
-        most, rows = max(plan.slots), max(plan.windows, GATE_WINDOWS, PROFILED_WINDOWS)
-        stage = Stage(model, StageSizes(most, context + 2 * rows), tuple({bucket_of(slots) for slots in plan.slots}))
-        fill_state(stage, plan.seed)
-        return cls(stage, context, WindowGraphs(stage).run)
-
-    def begin(self, slots: int) -> None:
-        """Put the first slots behind `context` rows, each with a token of its own."""
-        for slot in range(slots):
-            token = 1 + 7919 * slot % (self.stage.vocabulary - 1)
-            self.stage.set_reply(slot, ReplyStart(self.context, token, NO_END, (), ChoiceOptions()))
-        self._serial += 1
-        self.stage.set_plan(self._serial, [PlannedPart(slot) for slot in range(slots)])
-
-    def window(self, slots: int) -> None:
-        """One more token for each of the first slots."""
-        self.run(self.stage.window_variant(range(slots)), self.stage.bucket_for(slots))
-
-    def decode(self, slots: int, windows: int) -> float:
-        """Seconds of some windows one behind the other. Raises EngineError if one gave no token."""
-        self.begin(slots)
-        self.stage.wait()
-        begin = time.perf_counter()
-        for _ in range(windows):
-            self.window(slots)
-        self.stage.wait()
-        taken = time.perf_counter() - begin
-        self.tokens(slots)
-        return taken
-
-    def tokens(self, slots: int) -> list[int]:
-        """What the last window gave. Raises EngineError if that is not one token for each of the first slots."""
-        results = self.stage.results
-        words = self.stage.to_host(results.words).tolist()
-        serial, parts = read_results(words, results.segments, results.most_drafts)
-        good = [len(part.tokens) == 1 and (part.reason, part.error) == (GOES_ON, NO_ERROR) for part in parts[:slots]]
-        if serial != self._serial or not all(good):
-            raise EngineError(
-                f"a window of {slots} slots at {self.context:,} tokens gave {sum(good)} tokens: no speed is shown for "
-                "wrong results"
-            )
-        return [part.tokens[0] for part in parts[:slots]]
-
-    def check(self, slots: int) -> None:
-        """Raises EngineError unless the first slot's tokens are the same alone and beside the others."""
-        saved = self.stage.state.save(0, self.context)
-        found = []
-        for count in (1, slots):
-            self.stage.state.restore(0, saved)
-            self.begin(count)
-            chosen = []
-            for _ in range(GATE_WINDOWS):
-                self.window(count)
-                chosen.append(self.tokens(count)[0])
-            found.append(chosen)
-        if found[0] != found[1]:
-            raise EngineError(
-                f"at {self.context:,} tokens one conversation goes on with {found[0]} alone and with {found[1]} beside "
-                f"{slots - 1} others: no speed is shown for wrong results"
-            )
-
-    def kernels(self, slots: int) -> tuple[KernelTime, ...]:
-        """The kernels of a window."""
-        self.begin(slots)
-        return profile_kernels(lambda: self.window(slots), PROFILED_WINDOWS)
-
-    def layer_kernels(self, slots: int) -> dict[str, dict[int, int]]:
-        """The kernels of a window's layers by their kind."""
-        self.begin(slots)
-        program = self.stage.launches(self.stage.window_variant(range(slots)), self.stage.bucket_for(slots))
-        return kernels_by_layer(program, [len(each) for each in profile_each([launch.run for launch in program])])
-
-    def profile(self, slots: int) -> tuple[str, ...]:
-        """The table of a window's steps."""
-        profile, bucket = StageProfile(self.stage), self.stage.bucket_for(slots)
-        self.begin(slots)
-        for _ in range(PROFILED_WINDOWS):
-            profile.run(self.stage.window_variant(range(slots)), bucket)
-        self.tokens(slots)
-        return tuple(profile.as_lines())
-
-
-def fill_state(stage: Stage, seed: int) -> None:
-    """Random values of a usual size in every slot, as if `context` rows had been read."""
-    state = stage.state
-    generator = torch.Generator(stage.device).manual_seed(seed)
-    for tensor in (state.keys, state.values, state.raw, state.pooled, state.conv_tail, state.ngram_tail):
-        tensor.normal_(generator=generator)
-    state.delta.normal_(std=0.1, generator=generator)
-    state.history.random_(1, stage.vocabulary, generator=generator)
 
 
 def speed_as_json(speed: DecodeSpeed) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Knows that package's lowest interface (0.3.36); knows nothing of Strata.
 import ctypes
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,21 @@ HOW_TO_GET_IT = f"llama.cpp is not here: pip install {PACKAGE} builds it (some m
 HOW_TO_GET_IT_FOR_GPUS = f'CMAKE_ARGS="-DGGML_CUDA=on" pip install {PACKAGE} builds it (half an hour on two cores)'
 BATCH_ROWS = 512
 ALL_LAYERS = 99
+LOAD_INTO_MEMORY = 0  # LLAMA_LOAD_MODE_NONE: experts that the processor computes are then packed for it, and pinned
+EXPERTS_OF_A_LAYER = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # what `--n-cpu-moe` puts on the processor
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a model's parts lie.
+
+    on_gpu: every layer in the GPU's memory; the package must have been built for it. cpu_expert_layers: but the routed
+    experts of these in main memory, where the processor computes them. no_host: these in memory that is not pinned.
+    """
+
+    on_gpu: bool = False
+    cpu_expert_layers: tuple[int, ...] = ()
+    no_host: bool = False
 
 
 def is_installed() -> bool:
@@ -30,13 +46,18 @@ class LlamaCppModel:
     """One GGUF file in llama.cpp with one conversation.
 
     exact: keys and values in float32 and plain attention, to compare logits; else llama.cpp's own choices, for speed.
-    on_gpu: every layer in the GPU's memory; the package must have been built for it.
     watch: the package's `ggml_backend_sched_eval_callback`, shown every tensor that it asks for while it is computed.
     Raises EngineError if the package is missing, ModelError if it cannot load the file.
     """
 
     def __init__(
-        self, file: Path, threads: int, context: int, exact: bool = False, watch: Any = None, on_gpu: bool = False
+        self,
+        file: Path,
+        threads: int,
+        context: int,
+        exact: bool = False,
+        watch: Any = None,
+        placement: Placement = Placement(),
     ) -> None:
         if not is_installed():
             raise EngineError(HOW_TO_GET_IT)
@@ -46,10 +67,14 @@ class LlamaCppModel:
         self._silence = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
-        if on_gpu and not llama_cpp.llama_supports_gpu_offload():
+        if placement.on_gpu and not llama_cpp.llama_supports_gpu_offload():
             raise EngineError(f"this llama.cpp was built without a GPU: {HOW_TO_GET_IT_FOR_GPUS}")
         model_options = llama_cpp.llama_model_default_params()
-        model_options.n_gpu_layers = ALL_LAYERS if on_gpu else 0
+        model_options.n_gpu_layers = ALL_LAYERS if placement.on_gpu else 0
+        if placement.cpu_expert_layers:
+            self._overrides = _experts_on_processor(placement.cpu_expert_layers)
+            model_options.tensor_buft_overrides = ctypes.addressof(self._overrides)
+            model_options.load_mode, model_options.no_host = LOAD_INTO_MEMORY, placement.no_host
         self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), model_options)
         if not self._model:
             raise ModelError(f"llama.cpp cannot load {file}")
@@ -69,6 +94,10 @@ class LlamaCppModel:
         self._batch = llama_cpp.llama_batch_init(BATCH_ROWS, 0, 1)
         self.vocabulary_size = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
         self.position = 0
+
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many from now on."""
+        self._api.llama_set_n_threads(self._context, threads, threads)
 
     def clear(self) -> None:
         """Forget the conversation."""
@@ -136,3 +165,19 @@ class LlamaCppModel:
     def _logits(self, rows: int) -> NDArray[np.float32]:
         pointer = self._api.llama_get_logits(self._context)
         return np.ctypeslib.as_array(pointer, shape=(rows, self.vocabulary_size))
+
+
+class _Override(ctypes.Structure):
+    """A pattern of tensor names and the kind of memory for them: llama_model_tensor_buft_override."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def _experts_on_processor(layers: Sequence[int]) -> Any:
+    """One override for each layer and an empty one behind them."""
+    from llama_cpp._ggml import libggml
+
+    libggml.ggml_backend_cpu_buffer_type.restype = ctypes.c_void_p
+    main_memory = libggml.ggml_backend_cpu_buffer_type()
+    found = [_Override(EXPERTS_OF_A_LAYER.format(layer).encode(), main_memory) for layer in layers]
+    return (_Override * (len(found) + 1))(*found, _Override(None, None))

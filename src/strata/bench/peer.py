@@ -1,37 +1,42 @@
 """Strata beside llama.cpp: the same GGUF file, tokens and threads, in turns (A B A B), on the processor or the GPU.
 
-Knows how both are run and compared; the peer lives in a process of its own (`peer_worker.py`).
+Knows how both are run and compared; the peer lives in a process of its own (`peer_process.py`).
 """
 
 import json
 import math
 import random
 import statistics
-import subprocess
-import sys
+import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Literal
 
 import torch
 
 from strata.api import make_runner
-from strata.bench.llama_cpp import HOW_TO_GET_IT, PACKAGE, is_installed
+from strata.bench.llama_cpp import HOW_TO_GET_IT, PACKAGE, Placement, is_installed
 from strata.bench.parts import profile_parts
+from strata.bench.peer_process import PeerProcess, PeerStart, fastest_start
 from strata.build import LoadedModel, load_model
 from strata.engine.control import RunControl
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
-from strata.errors import EngineError
+from strata.engine.tier_loading import threads_beside_a_card
+from strata.errors import EngineError, ModelError
+from strata.experts.sources import ExpertSource, open_experts
 from strata.hardware import read_cpu, read_gpus
 from strata.models.base import Segment
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
 from strata.weights.gguf import open_gguf
+from strata.weights.opening import open_model
 
-start_process = subprocess.Popen
+GIB = 1 << 30
 MOST_KL = 0.05  # both read the same weights; above it one of them reads something else and no speed is printed
+
+
+CpuExperts = Literal["none", "half", "all"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,13 @@ class PeerPlan:
     rounds: int = 5
     prompt_tokens: int = 256
     decode_tokens: int = 32
-    device: str = "cpu"  # or cuda: both keep everything in the GPU's memory
+    device: str = "cpu"  # or cuda: both keep everything in the GPU's memory, but for:
+    cpu_experts: CpuExperts = "none"  # routed experts in main memory: half of each layer's here, of the layers there
+
+    @property
+    def our_threads(self) -> int:
+        """Threads of ours; llama.cpp is tried with `threads` and with one less."""
+        return self.threads if self.device == "cpu" else threads_beside_a_card(self.threads)
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class PeerReport:
     plan: PeerPlan
     hardware: str
     peer: str
+    peer_start: PeerStart  # the settings that were fastest
     kl: float  # of the prompt's last row, peer against ours
     ours: dict[str, Speed]  # "prompt" and "decode"
     theirs: dict[str, Speed]
@@ -72,28 +84,34 @@ class PeerReport:
     def as_json(self) -> str:
         """Everything, for a file."""
         values = asdict(self)
-        values["plan"]["file"] = self.plan.file.name
+        values["plan"]["file"] = values["peer_start"]["file"] = self.plan.file.name
         return json.dumps(values, indent=1)
 
 
 def compare_with_peer(plan: PeerPlan) -> PeerReport:
     """Measure.
 
-    Raises ModelError if the file cannot be read as GGUF, EngineError if the peer is missing, fails, or gives other
-    logits than we do.
+    Raises ModelError if the file cannot be read as GGUF or has no experts where some are to be on the processor,
+    EngineError if the peer is missing, fails, or gives other logits than we do.
     """
     open_gguf(plan.file)  # what is wrong with it is told first: building llama.cpp takes minutes
     if not is_installed():
         raise EngineError(HOW_TO_GET_IT)
     context = plan.prompt_tokens + plan.decode_tokens + 8
-    # one slot for the replies, one for the row that is compared
-    settings = EngineSettings(device=plan.device, threads=plan.threads, context=context, slots=2)
-    loaded = load_model(plan.file, settings)
-    with PeerProcess(plan, context) as peer:
-        vocabulary = min(peer.vocabulary_size, loaded.engine.model.vocabulary_size)
-        draw = random.Random(0)
-        prompt = [draw.randrange(vocabulary) for _ in range(plan.prompt_tokens)]
-        follow, _ = _run_ours(loaded, prompt, plan.decode_tokens)  # also warms everything up
+    placement = Placement(plan.device == "cuda", layers_on_cpu(plan))
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = load_model(plan.file, engine_settings(plan, context, Path(folder)))
+        report = _compare(plan, loaded, PeerStart(plan.file, plan.threads, context, placement))
+        del loaded  # what was learned of experts is written when the model goes: as long as the folder is there
+        return report
+
+
+def _compare(plan: PeerPlan, loaded: LoadedModel, start: PeerStart) -> PeerReport:
+    draw = random.Random(0)
+    prompt = [draw.randrange(loaded.engine.model.vocabulary_size) for _ in range(plan.prompt_tokens)]
+    follow, _ = _run_ours(loaded, prompt, plan.decode_tokens)  # also warms everything up
+    start = fastest_start(start, prompt, follow)
+    with PeerProcess(start) as peer:
         kl = _gate(loaded, prompt, peer.run(prompt, follow)["logits"])
         rounds = []
         for _ in range(plan.rounds):
@@ -101,11 +119,41 @@ def compare_with_peer(plan: PeerPlan) -> PeerReport:
             answer = peer.run(prompt, follow)
             rounds.append((mine, (answer["read_seconds"], answer["decode_seconds"])))
     parts = _decode_parts(loaded, prompt, follow) if plan.device == "cpu" else {}
-    return _report(plan, kl, rounds, parts)
+    return _report(plan, start, kl, rounds, parts)
+
+
+def engine_settings(plan: PeerPlan, context: int, folder: Path) -> EngineSettings:
+    """Ours: a slot for the replies, one for the row that is compared; what is learned of experts stays in `folder`."""
+    settings = EngineSettings(device=plan.device, threads=plan.our_threads, context=context, slots=2)
+    if plan.cpu_experts == "none":
+        return settings
+    experts = open_experts(open_model(plan.file))
+    whole = sum(experts.count(layer) * experts.layout(layer).total_bytes for layer in _main_layers(experts))
+    on_card = 0.0 if plan.cpu_experts == "all" else whole / 2 / GIB
+    return replace(settings, cache_gib=on_card, expert_profile=str(folder / "profile"))
+
+
+def layers_on_cpu(plan: PeerPlan) -> tuple[int, ...]:
+    """Numbers of the layers whose experts llama.cpp keeps in main memory: all or the first half of those with some.
+
+    Raises ModelError for a model without.
+    """
+    if plan.cpu_experts == "none":
+        return ()
+    layers = [int(name.split(".")[2]) for name in _main_layers(open_experts(open_model(plan.file)))]
+    if not layers:
+        raise ModelError(f"{plan.file.name} has no routed experts: leave out --cpu-experts")
+    return tuple(layers if plan.cpu_experts == "all" else layers[: (len(layers) + 1) // 2])
+
+
+def _main_layers(experts: ExpertSource) -> list[str]:
+    """Layers with experts but for the draft layer, which neither of the two runs here."""
+    return [layer for layer in experts.layers() if not layer.startswith("mtp.")]
 
 
 def _report(
     plan: PeerPlan,
+    start: PeerStart,
     kl: float,
     rounds: Sequence[tuple[tuple[float, float], tuple[float, float]]],
     parts: dict[str, float],
@@ -118,6 +166,7 @@ def _report(
         plan=plan,
         hardware=_hardware(plan),
         peer=PACKAGE,
+        peer_start=start,
         kl=kl,
         ours={name: _speed(values) for name, values in ours.items()},
         theirs={name: _speed(values) for name, values in theirs.items()},
@@ -175,57 +224,3 @@ def _gate(loaded: LoadedModel, prompt: list[int], theirs: list[float]) -> float:
             f"the two do not compute the same model (KL {kl:.3g}, allowed {MOST_KL}): no speed is compared"
         )
     return kl
-
-
-class PeerProcess:
-    """llama.cpp in its own process; leaves when the context ends."""
-
-    def __init__(self, plan: PeerPlan, context: int) -> None:
-        arguments = (str(plan.file), str(plan.threads), str(context), plan.device)
-        command = [sys.executable, "-m", "strata.bench.peer_worker", *arguments]
-        self._process = start_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        try:
-            self.vocabulary_size = int(self._answer()["vocabulary_size"])
-        except EngineError:
-            self._stop()
-            raise
-
-    def __enter__(self) -> "PeerProcess":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-
-    def run(self, prompt: list[int], follow: list[int]) -> dict[str, Any]:
-        """Read a prompt from an empty state, then the tokens behind it one by one."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps({"prompt": prompt, "follow": follow}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise EngineError("llama.cpp's process has ended") from None
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise EngineError(f"llama.cpp's process ended without an answer, with exit code {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise EngineError(answer["error"])
-        return answer
-
-    def _stop(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()

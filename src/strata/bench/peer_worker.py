@@ -1,15 +1,16 @@
 """The peer's process: reads one JSON command a line, runs llama.cpp, answers with one JSON line.
 
-Started by `peer.py` with `python -m strata.bench.peer_worker FILE THREADS CONTEXT DEVICE`; knows no other engine.
+Started by `peer_process.py` with `python -m strata.bench.peer_worker START`, a `PeerStart` as JSON; knows no other
+engine.
 """
 
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from strata.bench.llama_cpp import LlamaCppModel
+from strata.bench.peer_process import PeerStart
 from strata.errors import StrataError
 
 
@@ -30,15 +31,17 @@ def run_round(model: LlamaCppModel, prompt: list[int], follow: list[int]) -> dic
 
 def main() -> int:
     """Answer commands until stdin ends."""
-    file, threads, context, device = sys.argv[1:]
+    start = PeerStart.from_json(sys.argv[1])
     try:
-        model = LlamaCppModel(Path(file), int(threads), int(context), on_gpu=device == "cuda")
+        model = LlamaCppModel(start.file, start.threads, start.context, placement=start.placement)
     except StrataError as failure:
         print(json.dumps({"error": str(failure)}), flush=True)
         return 1
     print(json.dumps({"vocabulary_size": model.vocabulary_size}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
+        if command["threads"] is not None:
+            model.set_threads(command["threads"])
         try:
             answer = run_round(model, command["prompt"], command["follow"])
         except StrataError as failure:

@@ -55,7 +55,8 @@ class RecordedModel:
         self.max_position = model.max_position
         self.experts_per_row = model.experts_per_row
         self.reads_as_windows = model.reads_as_windows
-        self.experts_place = model.experts_place
+        self.experts_place, self.experts_counted = model.experts_place, model.experts_counted
+        self.waiting_for = model.waiting_for
         self.conversation = 0  # whose rows are computed now
         self.rows: list[_Rows] = []
         self._model = model

@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 
+from strata.bench.popular_routing import router_scales
 from strata.engine.device_needs import plan_request
-from strata.engine.memory_plan import MemoryPlan, budgets_of
+from strata.engine.memory_plan import GIB, MemoryPlan, budgets_of
 from strata.engine.placement import plan_memory
 from strata.errors import ModelError
+from strata.experts.sources import expert_layers
+from strata.experts.store_plan import StoreLayer
 from strata.hardware import read_gpus, read_memory
 from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
-from strata.models.device.synthetic import SyntheticForm, SyntheticWeights
+from strata.models.device.synthetic import SyntheticForm, SyntheticWeights, TakeExperts
 from strata.models.families import family_of
 from strata.models.fast.packing import is_matrix
 from strata.models.needs import Part, part_of
@@ -36,16 +39,49 @@ def synthetic_config(layers: int, is_tiny: bool) -> dict[str, Any]:
     return config
 
 
-def make_model(config: dict[str, Any], form: SyntheticForm, device: torch.device) -> DeviceModel:
-    """The model with all its weights on the device."""
+def make_model(
+    config: dict[str, Any],
+    form: SyntheticForm,
+    device: torch.device,
+    *,
+    is_popular: bool = False,
+    take_experts: TakeExperts | None = None,
+) -> DeviceModel:
+    """The model with all its weights on the device. is_popular: some experts are, else all are alike.
+
+    take_experts: gets the experts' blobs layer by layer; the layers of the model have none then.
+    """
     family = family_of(config)
     parsed = family.parse_config(config)
-    weights = SyntheticWeights(family.expected_tensors(parsed), STYLES[family.name], device, form)
+    scales = scales_of(config) if is_popular else None
+    shapes = family.expected_tensors(parsed)
+    weights = SyntheticWeights(shapes, STYLES[family.name], device, form, scales, take_experts)
     return describe(family.build(parsed, weights), device)
 
 
-def require_room(config: dict[str, Any], form: SyntheticForm, slots: int, context: int) -> MemoryPlan:
-    """The first card's plan. Raises ModelError with its refusal if model and conversations do not fit there."""
+def expert_layers_of(config: dict[str, Any], form: SyntheticForm) -> tuple[tuple[StoreLayer, ...], int]:
+    """The layers with experts, in order, with the layout of their blobs; and how many experts each has."""
+    family = family_of(config)
+    shapes = family.expected_tensors(family.parse_config(config))
+    weights = SyntheticWeights(shapes, STYLES[family.name], torch.device("cpu"), form)
+    prefixes = expert_layers(shapes)
+    experts = shapes[f"{prefixes[0]}experts.down_proj"][0]
+    return tuple(StoreLayer(prefix, weights.blob_layout(prefix)) for prefix in prefixes), experts
+
+
+def scales_of(config: dict[str, Any]) -> torch.Tensor:
+    """For `SyntheticWeights`: routers of this model that make experts popular."""
+    text = text_part(config)
+    return torch.from_numpy(router_scales(text["num_experts"], text["num_experts_per_tok"]))
+
+
+def require_room(
+    config: dict[str, Any], form: SyntheticForm, slots: int, context: int, cache_percent: float | None = None
+) -> MemoryPlan:
+    """The first card's plan. Raises ModelError with its refusal if model and conversations do not fit there.
+
+    cache_percent: of the experts that the card holds while main memory holds all; None: the card holds all of them.
+    """
     family = family_of(config)
     parsed = family.parse_config(config)
     shapes = family.expected_tensors(parsed)
@@ -54,9 +90,18 @@ def require_room(config: dict[str, Any], form: SyntheticForm, slots: int, contex
         name: weights.held_bytes(name) if is_matrix(shape) or part_of(name) is Part.ROUTED else 4 * math.prod(shape)
         for name, shape in shapes.items()
     }
-    settings = EngineSettings(slots=slots, context=context)
-    budgets = budgets_of(read_gpus()[0], read_memory(), None, None)
-    plan = plan_memory(plan_request(config, parsed, sizes, shapes, settings, budgets))
+    routed = sum(size for name, size in sizes.items() if part_of(name) is Part.ROUTED)
+    cache = None if cache_percent is None else min(cache_percent / 100 * routed, routed - 1) / GIB
+    settings = EngineSettings(slots=slots, context=context, cache_gib=cache)
+    card = read_gpus()[0]
+    plan = plan_memory(
+        plan_request(config, parsed, sizes, shapes, settings, budgets_of(card, read_memory(), None, None))
+    )
     if plan.refusal is not None:
         raise ModelError(plan.refusal)
+    if cache is None and plan.seats is not None:
+        raise ModelError(
+            f"the {routed / GIB:.1f} GiB of experts do not fit on {card.name} beside {slots} conversations of "
+            f"{context:,} tokens: give fewer --layers, --slots or --context, or say --cache"
+        )
     return plan

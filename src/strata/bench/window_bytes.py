@@ -3,7 +3,7 @@
 limit = (dense + routed + state + cells) / speed of copying inside the card
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strata.models.device.description import (
@@ -23,7 +23,7 @@ class WindowBytes:
     """Bytes of one window."""
 
     dense: int  # every matrix that all rows read
-    routed: int  # distinct experts, as many as are to be expected where all are equally likely
+    routed: int  # distinct experts
     state: int
     cells: int
 
@@ -32,12 +32,20 @@ class WindowBytes:
         return self.dense + self.routed + self.state + self.cells
 
 
-def window_bytes(model: DeviceModel, slots: int, context: int) -> WindowBytes:
-    """A window of one row for each of `slots` conversations of `context` tokens."""
+def window_bytes(model: DeviceModel, slots: int, context: int, distinct: Sequence[float] | None = None) -> WindowBytes:
+    """A window of one row for each of `slots` conversations of `context` tokens.
+
+    distinct: different experts of each layer that has some; None: as are to be expected where all are equally likely.
+    """
+    sparse = [layer.mlp for layer in model.layers if isinstance(layer.mlp, SparseMlp)]
+    if distinct is None:
+        routed = [round(routed_bytes(mlp, slots)) for mlp in sparse]
+    else:
+        routed = [round(n * mlp.blobs.layout.total_bytes) for n, mlp in zip(distinct, sparse, strict=True)]
     heads = _residual_bytes(model.final_read) + model.head.total_bytes
     return WindowBytes(
         dense=heads + sum(map(_layer_bytes, model.layers)),
-        routed=sum(round(routed_bytes(layer.mlp, slots)) for layer in model.layers if isinstance(layer.mlp, SparseMlp)),
+        routed=sum(routed),
         state=STATE_PASSES * slots * model.sizes.state_bytes(1, 0),
         cells=slots * sum(cell_bytes(each, context) + pooled_bytes(each, context) for each in _attention(model)),
     )
@@ -72,7 +80,7 @@ def _residual_bytes(read: ResidualRead) -> int:
 
 def routed_bytes(mlp: SparseMlp, rows: int) -> float:
     """Distinct experts of a window's rows."""
-    return expected_distinct(mlp.experts_per_token, mlp.blobs.seats, rows) * mlp.blobs.layout.total_bytes
+    return expected_distinct(mlp.experts_per_token, mlp.router.shape[0], rows) * mlp.blobs.layout.total_bytes
 
 
 def cell_bytes(mixer: AttentionMixer, context: int) -> int:

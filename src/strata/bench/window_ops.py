@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from strata.bench.decode import Conversations, DecodePlan
+from strata.bench.conversations import ConversationPlan, Conversations
 from strata.bench.kernel_profile import profile_each
 from strata.bench.step_bytes import step_bytes
 from strata.bench.synthetic_model import make_model, synthetic_config
@@ -61,8 +61,7 @@ def measure_ops(
     on_progress: ProgressCallback | None = None,
 ) -> list[OpTime]:
     """The ops of a window of one row for each of `slots` conversations of `context` tokens."""
-    plan = DecodePlan((context,), (slots,), rounds=1, windows=rounds + 1)
-    run = Conversations.open(model, plan, context)
+    run = Conversations.open(model, ConversationPlan((slots,), context, rounds + 1))
     run.begin(slots)
     program = run.stage.launches(run.stage.window_variant(range(slots)), run.stage.bucket_for(slots))
     found = []

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.bench.peer import PeerPlan, PeerReport, Speed, compare_with_peer
+from strata.bench.peer import CpuExperts, PeerPlan, PeerReport, Speed, compare_with_peer
 from strata.cli.bench_decode import decode
 from strata.cli.bench_kernels import kernels
 from strata.cli.bench_serve import serve
@@ -33,6 +33,7 @@ def peer(
     *,
     cpu: Annotated[bool, Parameter(negative="")] = False,
     gpu: Annotated[bool, Parameter(negative="")] = False,
+    cpu_experts: CpuExperts = "none",
     threads: int | None = None,
     rounds: int = 5,
     prompt_tokens: int = 256,
@@ -49,6 +50,9 @@ def peer(
         On the processor.
     gpu
         On the GPU, everything in its memory; llama.cpp must have been built for it.
+    cpu_experts
+        With --gpu: routed experts that lie in main memory. all: every one; half: of each layer half in Strata, of half
+        of the layers all in llama.cpp, at its fastest of four settings.
     threads
         Threads of both; one for each core that may be used if not given.
     rounds
@@ -62,11 +66,15 @@ def peer(
     """
     if cpu == gpu:
         raise SettingsError("strata bench peer compares on the processor or on the GPU: give --cpu or --gpu")
+    if cpu_experts != "none" and not gpu:
+        raise SettingsError(f"--cpu-experts {cpu_experts} goes with --gpu: without it every expert is there")
     if rounds < 1 or prompt_tokens < 1 or decode_tokens < 2:
         raise SettingsError("--rounds and --prompt-tokens must be at least 1, --decode-tokens at least 2")
     check_report_file(json)
     device = "cuda" if gpu else "cpu"
-    plan = PeerPlan(model, threads or read_cpu().usable_cores, rounds, prompt_tokens, decode_tokens, device)
+    plan = PeerPlan(
+        model, threads or read_cpu().usable_cores, rounds, prompt_tokens, decode_tokens, device, cpu_experts
+    )
     report = compare_with_peer(plan)
     _show(report)
     write_report(json, report.as_json())
@@ -90,6 +98,16 @@ def _show(report: PeerReport) -> None:
         total = sum(report.decode_parts.values())
         parts = ", ".join(f"{name} {100 * seconds / total:.0f} %" for name, seconds in report.decode_parts.items())
         console.print(Text(f"our decode: {parts}"), soft_wrap=True)
+    if plan.cpu_experts != "none":
+        start = report.peer_start
+        memory = "memory that is not pinned" if start.placement.no_host else "pinned memory"
+        console.print(
+            Text(
+                f"experts in main memory: {plan.cpu_experts}; llama.cpp was fastest with {start.threads} threads and "
+                f"experts in {memory}, Strata has {plan.our_threads} threads"
+            ),
+            soft_wrap=True,
+        )
     console.print(Text(f"peer {report.peer}; KL of the prompt's last row {report.kl:.1e}"), soft_wrap=True)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from strata.bench.synthetic_model import make_model, require_room, synthetic_config
 from strata.bench.window_ops import OpTime, check_ops, measure_ops
-from strata.cli.bench_decode import check_ranges, copy_rate, use_kept_kernels
+from strata.cli.bench_on_card import check_ranges, copy_rate, use_kept_kernels
 from strata.cli.console import progress_bar
 from strata.cli.report_file import write_report
 from strata.errors import SettingsError

@@ -6,6 +6,7 @@ Knows flags and the table; what is measured and when it may be shown is in `stra
 import json as json_text
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -14,112 +15,77 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.bench.decode import DecodePlan, DecodeSpeed, measure_decode, speed_as_json
+from strata.bench.decode import (
+    POPULAR_WINDOWS,
+    ROUTED_WINDOWS,
+    DecodePlan,
+    DecodeResult,
+    DecodeSpeed,
+    measure_decode,
+    speed_as_json,
+)
+from strata.bench.popular_routing import LawfulRouting
 from strata.bench.spread import Spread
-from strata.bench.synthetic_model import make_model, require_room, synthetic_config
+from strata.bench.synthetic_model import make_model, require_room
+from strata.cli.bench_on_card import MadeModel, Turns, copy_rate, device_of, made_lines, use_kept_kernels
+from strata.cli.bench_tiers import Tiers, decode_in_tiers
 from strata.cli.console import progress_bar, write_line
-from strata.cli.flags import GivenPath, WholeNumber
+from strata.cli.flags import FLAT, GivenPath
 from strata.cli.model_report import gib
 from strata.cli.report_file import check_report_file, write_report
-from strata.errors import SettingsError
-from strata.kernels.compiled import use_cache
-from strata.models.config_fields import MOST_LAYERS
-from strata.models.device.synthetic import SyntheticForm
-from strata.settings import kernel_cache_folder, resolve
-
-MOST_CONTEXT = 262_144
-MOST_SLOTS = 32
-MOST_TURNS = 1 << 14
-COPIED_BYTES = 2 << 30
 
 
 def decode(
     *,
-    layers: WholeNumber = 12,
-    experts_bits: float = SyntheticForm.experts_bits,
-    dense_bits: float = SyntheticForm.dense_bits,
-    context: Annotated[tuple[WholeNumber, ...], Parameter(negative="")] = DecodePlan.contexts,
-    slots: Annotated[tuple[WholeNumber, ...], Parameter(negative="")] = DecodePlan.slots,
-    rounds: WholeNumber = DecodePlan.rounds,
-    windows: WholeNumber = DecodePlan.windows,
+    made: Annotated[MadeModel | None, FLAT] = None,
+    turns: Annotated[Turns | None, FLAT] = None,
+    tiers: Annotated[Tiers | None, FLAT] = None,
     profile: Annotated[bool, Parameter(negative="")] = False,
-    tiny: Annotated[bool, Parameter(negative="")] = False,
-    seed: WholeNumber = 0,
     json: GivenPath | None = None,
 ) -> None:
     """Decode with a model of the published shape and random weights, made in the card's memory.
 
     Parameters
     ----------
-    layers
-        Layers of the model; the release has 48.
-    experts_bits
-        Bits of a routed weight: 2.25, 4.5, 8.5 or 16.
-    dense_bits
-        Bits of every other matrix's weights.
-    context
-        Tokens that each conversation has, filled with random state; may be given several times.
-    slots
-        Conversations that share a window; may be given several times.
-    rounds
-        How often each pair of context and slots has its turn.
-    windows
-        Windows of a turn.
     profile
         Also show how long every step of every kind of layer takes, outside graphs.
-    tiny
-        A model of a few megabytes instead; also runs without a card, which takes minutes and measures nothing real.
-    seed
-        Of weights and state.
     json
         Also write everything to this file.
     """
-    check_ranges(layers, context, slots, {"rounds": rounds, "windows": windows})
     has_card = torch.cuda.is_available()
-    if not has_card and not tiny:
-        raise SettingsError("strata bench decode measures a card, and torch sees none here: --tiny tries it without")
+    made, turns, tiers = made or MadeModel(), turns or Turns(), tiers or Tiers()
+    turns.check()
+    made.check(has_card=has_card)
     check_report_file(json)
-    device, form = torch.device("cuda" if has_card else "cpu"), SyntheticForm(experts_bits, dense_bits, seed)
-    config = synthetic_config(layers, tiny)
+    if tiers.cache is None:
+        tiers.refuse_without_cache()
+        _decode_on_card(made, turns, json, with_profile=profile, has_card=has_card)
+    else:
+        decode_in_tiers(made, turns, tiers, json, with_profile=profile, has_card=has_card)
+
+
+def _decode_on_card(made: MadeModel, turns: Turns, json: Path | None, *, with_profile: bool, has_card: bool) -> None:
+    """All experts in the card's memory."""
+    contexts, slots = turns.context or DecodePlan.contexts, turns.slots or DecodePlan.slots
+    routed_windows = POPULAR_WINDOWS if made.is_popular else ROUTED_WINDOWS
+    plan = DecodePlan(
+        contexts, slots, turns.rounds, turns.windows, with_profile, routed_windows, made.seed, made.is_popular
+    )
     if has_card:
-        require_room(config, form, max(slots), max(context) + 2 * windows)
+        require_room(made.config, made.form, max(slots), max(contexts) + 2 * turns.windows)
         use_kept_kernels()
-    model = make_model(config, form, device)
-    plan = DecodePlan(context, slots, rounds, windows, profile, seed)
+    model = make_model(made.config, made.form, device_of(has_card=has_card), is_popular=made.is_popular)
     copy_gb_per_s = copy_rate() if has_card else None
     with progress_bar() as progress:
         if progress is None:
             write_line(_beginning(plan, has_card=has_card))
-        speeds = measure_decode(model, plan, copy_gb_per_s, progress)
-    facts = _facts(device, form, copy_gb_per_s) | {"layers": layers, "tiny": tiny, "plan": asdict(plan)}
-    show(facts, speeds, Console(highlight=False))
-    everything = {**facts, "speeds": [speed_as_json(speed) for speed in speeds]}
+        result = measure_decode(model, plan, copy_gb_per_s, progress)
+    facts = {**made.facts(has_card=has_card), "copy_gb_per_s": copy_gb_per_s, "plan": asdict(plan)}
+    show(facts, result, Console(highlight=False))
+    hottest = {"hottest_quarter": result.hottest_quarter, "hottest_half": result.hottest_half}
+    law = None if result.law is None else asdict(result.law)
+    everything = {**facts, **hottest, "law": law, "speeds": [speed_as_json(speed) for speed in result.speeds]}
     write_report(json, json_text.dumps(everything, indent=2))
-
-
-def check_ranges(layers: int, contexts: Sequence[int], slots: Sequence[int], counts: Mapping[str, int]) -> None:
-    """Raises SettingsError for the first number that no model or card takes."""
-    limits = [("layers", layers, MOST_LAYERS), *(("context", each, MOST_CONTEXT) for each in contexts)]
-    limits += [("slots", each, MOST_SLOTS) for each in slots]
-    limits += [(name, each, MOST_TURNS) for name, each in counts.items()]
-    for name, value, most in limits:
-        if not 1 <= value <= most:
-            raise SettingsError(f"--{name} {value} does not work; a whole number from 1 to {most:,} does")
-
-
-def use_kept_kernels() -> None:
-    """Compiled kernels come from the folder of every other command, and go there."""
-    use_cache(kernel_cache_folder(resolve({}).engine))
-
-
-def copy_rate() -> float:
-    """10^9 bytes a second that copying inside the card reads and writes."""
-    from strata.bench.device_timing import device_rates_gb_per_s  # needs Triton
-
-    size = min(COPIED_BYTES, torch.cuda.mem_get_info()[0] // 8) >> 20 << 20
-    copied, _ = device_rates_gb_per_s(size)
-    torch.cuda.empty_cache()
-    return copied
 
 
 def _beginning(plan: DecodePlan, *, has_card: bool) -> str:
@@ -129,34 +95,39 @@ def _beginning(plan: DecodePlan, *, has_card: bool) -> str:
     return told if has_card else f"{told}; without a card this may take minutes"
 
 
-def _facts(device: torch.device, form: SyntheticForm, copy_gb_per_s: float | None) -> dict[str, Any]:
-    name = torch.cuda.get_device_name() if device.type == "cuda" else None
-    return {"card": name, "torch": torch.__version__, **asdict(form), "copy_gb_per_s": copy_gb_per_s}
-
-
-def show(facts: dict[str, Any], speeds: list[DecodeSpeed], console: Console) -> None:
+def show(facts: dict[str, Any], result: DecodeResult, console: Console) -> None:
     """Print the table."""
-    plan = facts["plan"]
-    shape = "tiny" if facts["tiny"] else "published"
-    console.print(
-        Text(
-            f"{facts['card'] or 'no card'}; {facts['layers']} layers of the {shape} shape, random weights, experts "
-            f"{facts['experts_bits']:g} bits, others {facts['dense_bits']:g}; median (lowest to highest) of "
-            f"{plan['rounds']} rounds of {plan['windows']} windows in turns"
-        ),
-        soft_wrap=True,
-    )
-    if facts["card"] is None:
-        where = "torch's definitions of the kernels ran on the processor: these numbers measure nothing real"
-        console.print(Text(where, style="bold red"), soft_wrap=True)
-    else:
-        console.print(Text(f"copying inside the card: {facts['copy_gb_per_s']:,.0f} GB/s"), soft_wrap=True)
+    plan, speeds = facts["plan"], result.speeds
+    for text in made_lines(facts, f"{plan['rounds']} rounds of {plan['windows']} windows in turns"):
+        console.print(text, soft_wrap=True)
     console.print(_table(speeds))
-    for line in notes(speeds):
+    for line in [*routing_notes(facts["routing"], result), *notes(speeds)]:
         console.print(Text(line), soft_wrap=True)
     for speed in speeds:
         for line in speed.profile:
             console.print(Text(line), soft_wrap=True)
+
+
+def routing_notes(routing: str, result: DecodeResult) -> list[str]:
+    """How many different experts windows took, beside what chance gives, and how much the hottest got."""
+    by_slots = {speed.slots: speed for speed in reversed(result.speeds)}
+    told = [
+        f"{slots} slot{'s' * (slots > 1)} {speed.distinct:.1f} ({speed.expected:.1f})"
+        for slots, speed in sorted(by_slots.items())
+    ]
+    quarter, half = 100 * result.hottest_quarter, 100 * result.hottest_half
+    return [
+        f"routing {routing}: different experts of a layer (as many where all are alike): {', '.join(told)}; of all "
+        f"choices the hottest 25 % of a layer's experts got {quarter:.0f} %, the hottest 50 % {half:.0f} %",
+        *([] if result.law is None else [_law_note(result.law)]),
+    ]
+
+
+def _law_note(law: LawfulRouting) -> str:
+    """What popular experts were made for."""
+    told = ", ".join(f"{slots} slot{'s' * (slots > 1)} {count:.1f}" for slots, count in sorted(law.distinct.items()))
+    quarter, half = 100 * law.hottest_quarter, 100 * law.hottest_half
+    return f"by the law of strata trace synth: {told}; hottest 25 % {quarter:.0f} %, hottest 50 % {half:.0f} %"
 
 
 def notes(speeds: Sequence[DecodeSpeed]) -> list[str]:

@@ -4,8 +4,7 @@ Knows how it looks; facts and measurements come from `strata.bench.doctor`, the 
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -14,22 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from strata import __version__, models_shipped
-from strata.bench.ceilings import Ceilings
+from strata.bench.ceilings import Ceilings, PinProbe
 from strata.bench.doctor import Examination, NativePaths, examine
 from strata.build import fitting_threads
 from strata.cli.bench_kernels import doubled_up_to
+from strata.cli.card_answer import CardAnswer, ask_card
 from strata.cli.console import printable, progress_bar
 from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
 from strata.cli.memory_plan import plan_as_json, plan_sentence, plan_table
 from strata.cli.model_report import ModelReport, gib, make_report
-from strata.engine.device_choice import card_problem, usable_card
-from strata.engine.device_needs import plan_for
-from strata.engine.memory_plan import MemoryPlan, budgets_of
+from strata.engine.memory_plan import MemoryPlan, Place
+from strata.engine.plan_parts import EXPERTS
 from strata.errors import SettingsError
-from strata.hardware import why_no_gpu
 from strata.kernels.compiled import CachedKernels
-from strata.settings import EngineSettings, kernel_cache_folder, resolve
-from strata.weights.opening import open_model
+from strata.settings import kernel_cache_folder, resolve
 
 
 def doctor(
@@ -55,7 +52,7 @@ def doctor(
     settings = resolve(said(engine)).engine
     path = model or models_shipped.default_path()
     report = make_report(path, settings.context, settings)  # refused before anything is measured
-    card = ask_card(path, settings, report)
+    card = ask_card(path, settings, report.hardware)
     threads = doubled_up_to(report.hardware.cpu.usable_cores)
     with progress_bar() as progress:
         found = examine(threads, limit_s, kernel_cache_folder(settings), progress)
@@ -63,32 +60,6 @@ def doctor(
         print(json.dumps(examination_as_json(found, report, card), indent=2))
     else:
         show(found, report, card, Console(highlight=False))
-
-
-@dataclass(frozen=True)
-class CardAnswer:
-    """What a card would do with the model: its plan, or why no card of this PC can be asked."""
-
-    plan: MemoryPlan | None
-    problem: str | None
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the model would run there."""
-        return self.plan is not None and self.plan.refusal is None
-
-
-def ask_card(path: Path, settings: EngineSettings, report: ModelReport) -> CardAnswer:
-    """The plan for the card that would be used. Raises SettingsError for a budget that is more than there is."""
-    gpus = report.hardware.gpus
-    if settings.device == "cpu":
-        return CardAnswer(None, "the setting device is cpu")
-    problem, card = card_problem(settings, gpus, None if gpus else why_no_gpu()), usable_card(gpus)
-    if problem is not None or card is None:
-        return CardAnswer(None, problem)
-    budgets = budgets_of(gpus[card], report.hardware.memory, settings.vram_gib, settings.ram_gib)
-    source = open_model(path, settings.quantize)
-    return CardAnswer(plan_for(source, replace(settings, drafts=0), budgets), None)  # drafts do not run there yet
 
 
 def show(found: Examination, report: ModelReport, card: CardAnswer, console: Console) -> None:
@@ -106,8 +77,9 @@ def show(found: Examination, report: ModelReport, card: CardAnswer, console: Con
 def advice(found: Examination, report: ModelReport, card: CardAnswer) -> str:
     """What strata would do with the model, in a few sentences."""
     if card.plan is not None and card.is_used:
-        return f"On the card: {plan_sentence(card.plan)}."
-    why = _sentence(plan_sentence(card.plan) if card.plan is not None else card.problem or "torch sees no GPU")
+        return f"On the card: {plan_sentence(card.plan)}.{_pinning(card.plan, found.ceilings.pinned)}"
+    refusal = None if card.plan is None else card.plan.refusal
+    why = _sentence(card.problem or refusal or "torch sees no GPU")
     if not report.verdict.can_run:
         return f"{why}. {report.verdict.sentence}"
     threads = fitting_threads(report.config["hidden_size"])
@@ -115,6 +87,21 @@ def advice(found: Examination, report: ModelReport, card: CardAnswer) -> str:
     worth = found.ceilings.threads_worth_using
     more = f" (memory gets no faster beyond {worth})" if worth is not None and threads > worth else ""
     return f"{why}. It would run on the processor with {count}{more}. {report.verdict.sentence}"
+
+
+def _pinning(plan: MemoryPlan, probe: PinProbe | None) -> str:
+    """What pinning main memory for the experts would come to, as far as it was tried; nothing where none lie there."""
+    size = sum(part.size for part in plan.parts if part.place is Place.RAM and part.name == EXPERTS)
+    if not size or probe is None:
+        return ""
+    if probe.was_refused and probe.size < size:
+        return (
+            f" The system pins {gib(probe.size)} of the {gib(size)} of experts in main memory and no more: the card "
+            "would read none in place (`ulimit -l unlimited` helps)."
+        )
+    if not probe.size:
+        return ""
+    return f" Pinning the {gib(size)} of experts in main memory would take {size / probe.size * probe.seconds:.0f} s."
 
 
 def _sentence(text: str) -> str:

@@ -4,8 +4,9 @@ Knows how the facts look on a terminal; `model_report` finds them.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -13,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from strata import models_shipped
+from strata.cli.card_answer import CardAnswer, ask_card
 from strata.cli.console import printable
 from strata.cli.flags import GivenPath, WholeNumber
+from strata.cli.memory_plan import plan_as_json, plan_sentence
 from strata.cli.model_report import ModelReport, gib, make_report, packed_formats, parts_in_order, report_as_json
 from strata.errors import ModelError
 from strata.models.needs import Part, Placement
@@ -45,11 +48,15 @@ def inspect(
         Print everything as one JSON object with sizes in bytes.
     """
     engine = resolve({"dtype": dtype}).engine
-    report = make_report(path or _shipped_model(), context, engine)
+    path = path or _shipped_model()
+    report = make_report(path, context, engine)
+    card = CardAnswer(None, None)  # of a config alone nobody knows how its weights will be packed
+    if report.stored.is_present:
+        card = ask_card(path, replace(engine, context=context or engine.context), report.hardware)
     if as_json:
-        print(json.dumps(report_as_json(report), indent=2))
+        print(json.dumps(_as_json(report, card), indent=2))
     else:
-        show(report, Console(highlight=False))
+        show(report, card, Console(highlight=False))
 
 
 def _shipped_model() -> Path:
@@ -59,7 +66,14 @@ def _shipped_model() -> Path:
     return directory
 
 
-def show(report: ModelReport, console: Console) -> None:
+def _as_json(report: ModelReport, card: CardAnswer) -> dict[str, Any]:
+    """`can_run`: on the card or on the CPU."""
+    plan = None if card.plan is None else plan_as_json(card.plan)
+    can_run = card.is_used or report.verdict.can_run
+    return {**report_as_json(report), "card": {"plan": plan, "problem": card.problem}, "can_run": can_run}
+
+
+def show(report: ModelReport, card: CardAnswer, console: Console) -> None:
     """Print the report."""
     console.print(Text(printable(report.path), style="bold"), soft_wrap=True)
     facts = Table.grid(padding=(0, 2))
@@ -71,9 +85,8 @@ def show(report: ModelReport, console: Console) -> None:
     console.print(
         Text(
             f"State is that of one conversation of {report.context:,} tokens. On the CPU everything is held in "
-            f"{report.dtype}. On a card everything but large n-gram tables lies in its memory, as it is stored: "
-            "`strata doctor --model` shows that plan. The last two columns, with experts in RAM beside a card, are "
-            "not built yet."
+            f"{report.dtype}. The last two columns are the least that a card needs, with all experts in RAM; as many "
+            "as fit lie on it too, or all of them: `strata doctor --model` shows that plan."
         ),
         soft_wrap=True,
     )
@@ -81,8 +94,17 @@ def show(report: ModelReport, console: Console) -> None:
         console.print(Text.assemble((f"{label:11}", "cyan"), printable(value)), soft_wrap=True)
     for notice in (*report.text.problems, *report.stored.notices):
         console.print(Text(f"note: {printable(notice)}"), soft_wrap=True)
-    style = "bold green" if report.verdict.can_run else "bold red"
-    console.print(Text(report.verdict.sentence, style=style), soft_wrap=True)
+    for can_run, sentence in (*_card_verdict(card), (report.verdict.can_run, report.verdict.sentence)):
+        console.print(Text(printable(sentence), style="bold green" if can_run else "bold red"), soft_wrap=True)
+
+
+def _card_verdict(card: CardAnswer) -> list[tuple[bool, str]]:
+    """Whether the card can run it, and a sentence; nothing where there is no card to ask."""
+    if card.plan is None:
+        return []
+    if card.is_used:
+        return [(True, f"This PC can run it on its card: {plan_sentence(card.plan)}.")]
+    return [(False, f"This PC cannot run it on its card: {card.problem or card.plan.refusal}.")]
 
 
 def _facts(report: ModelReport) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from strata.cli.model_report import gib
 from strata.engine.memory_plan import MemoryPlan, Place
+from strata.engine.plan_parts import EXPERT_SEATS, EXPERTS
 
 
 def plan_table(plan: MemoryPlan) -> Table:
@@ -27,7 +28,17 @@ def plan_sentence(plan: MemoryPlan) -> str:
     if plan.refusal is not None:
         return plan.refusal
     many = "one conversation" if plan.slots == 1 else f"{plan.slots} conversations"
-    return f"{many} of up to {plan.context:,} tokens at once"
+    return f"{many} of up to {plan.context:,} tokens at once{_experts_sentence(plan)}"
+
+
+def _experts_sentence(plan: MemoryPlan) -> str:
+    """Where the experts lie, if not all of them on the card."""
+    if plan.seats is None:
+        return ""
+    in_ram = "the others" if plan.request.is_exclusive else "all of them"
+    on_card = f"the card holds {plan.seat_share:.0%} of the experts" if plan.seats else "the card holds no expert"
+    held = sum(part.size for part in plan.parts if part.name in (EXPERT_SEATS, EXPERTS)) / plan.request.routed_bytes
+    return f"; {on_card}, main memory {in_ram}, both together {held:.2f} times their size"
 
 
 def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
@@ -35,6 +46,7 @@ def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
     return {
         "slots": plan.slots,
         "context": plan.context,
+        "expert_seats_bytes": plan.seats,
         "parts": [{"name": part.name, "place": part.place.value, "bytes": part.size} for part in plan.parts],
         "reserve_bytes": plan.request.reserve,
         "left_bytes": {place.value: plan.left(place) for place in Place},

@@ -56,7 +56,7 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether this PC can run the model today, in one sentence with numbers."""
+    """Whether this PC can run the model on its CPU today, in one sentence with numbers."""
 
     can_run: bool
     sentence: str
@@ -140,7 +140,7 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
 
 
 def decide(today: Placement, memory: MemoryFacts, conditions: str, missing: Sequence[str] = ()) -> Verdict:
-    """Compare what the model needs with what this PC has free.
+    """Compare what the model needs on the CPU alone with what this PC has free.
 
     `conditions` says in words for what `today` counts; `missing` names what the directory lacks.
     """
@@ -150,11 +150,11 @@ def decide(today: Placement, memory: MemoryFacts, conditions: str, missing: Sequ
         wait = (
             f" once its {' and '.join(missing)} {'are' if missing[-1] == 'weights' else 'is'} there" if missing else ""
         )
-        start = f"This PC could run it{wait}" if missing else "This PC can run it"
+        start = f"This PC could run it on its CPU{wait}" if missing else "This PC can run it on its CPU"
         return Verdict(True, f"{start}: it needs {amount}.")
     whole = memory.total if memory.limit is None else memory.limit
     advice = f"{gib(whole)} in all: close other programs" if needed <= whole else f"it has {gib(whole)} in all"
-    return Verdict(False, f"This PC cannot run it today: it needs {amount} ({advice}).")
+    return Verdict(False, f"This PC cannot run it on its CPU today: it needs {amount} ({advice}).")
 
 
 def gib(size: float) -> str:

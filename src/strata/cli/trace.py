@@ -90,6 +90,7 @@ def replay(
     most_swaps: WholeNumber = SwapRule.most_swaps,
     margin: float = SwapRule.margin,
     decay: float = SwapRule.decay,
+    again: float = SwapRule.again,
     landing: WholeNumber = 1,
     json: GivenPath | None = None,
 ) -> None:
@@ -114,12 +115,14 @@ def replay(
         By how much more often than a resident a miss must have been asked for.
     decay
         What is left of every count after a round.
+    again
+        What a window counts that asks for an expert as the one before it did.
     landing
         Windows that run while an expert is copied.
     json
         Also write everything to this file.
     """
-    rule = SwapRule(every, most_swaps, margin, decay)
+    rule = SwapRule(every, most_swaps, margin, decay, again)
     _check_numbers(percent, learn, landing, has_profile=profile is not None)
     check_report_file(json)
     trace = load_trace(file)
@@ -251,8 +254,8 @@ def _show(trace: Trace, facts: dict[str, Any], found: list[Comparison]) -> None:
     lines = (
         f"{printable(trace.model)}: {_shape(trace)}, {facts['experts_a_window']:,.0f} distinct ones a window",
         f"{facts['windows']:,} windows judged; profile: {facts['profile']}; adaptive: every {rule['every']} window(s) "
-        f"at most {rule['most_swaps']} swaps, margin {rule['margin']:g}, decay {rule['decay']:g}; copies take "
-        f"{facts['landing_windows']} window(s)",
+        f"at most {rule['most_swaps']} swaps, margin {rule['margin']:g}, decay {rule['decay']:g}, "
+        f"again {rule['again']:g}; copies take {facts['landing_windows']} window(s)",
     )
     for line in lines:
         console.print(Text(line), soft_wrap=True)

@@ -50,7 +50,7 @@ class EngineProcess:
         self._outgoing: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
         self._heard: float | None = None
         self._started = time.monotonic()
-        self._step_seconds: float | None = None
+        self._pulse = Pulse(None)
 
     @classmethod
     def start(cls, load: Load, environment: Mapping[str, str] | None = None, restarts: int = 0) -> "EngineProcess":
@@ -116,8 +116,10 @@ class EngineProcess:
         silence = time.monotonic() - (self._heard or self._started)
         if silence > (SILENT_SECONDS if self._heard else STARTING_SECONDS):
             return f"the engine's process has given no sign of life for {silence:.0f} seconds"
-        if self._step_seconds is not None and self._step_seconds > STEP_SECONDS:
-            return f"a step of the engine has been running for {self._step_seconds:.0f} seconds"
+        seconds, waiting_for = self._pulse.step_seconds, self._pulse.waiting_for
+        if seconds is not None and seconds > STEP_SECONDS:
+            why = "" if waiting_for is None else f": {waiting_for}"
+            return f"a step of the engine has been running for {seconds:.0f} seconds{why}"
         return None
 
     def _is_readable(self, seconds: float) -> bool:
@@ -142,7 +144,7 @@ class EngineProcess:
         try:
             while (message := self._decoder.next()) is not None:
                 if isinstance(message, Pulse):
-                    self._step_seconds = message.step_seconds
+                    self._pulse = message
                 elif isinstance(message, Crashed):
                     raise EngineLost(message.error)
                 else:

@@ -16,15 +16,17 @@ import torch
 
 from strata.engine.graphs import wanted_graphs
 from strata.engine.stage import Stage, StageSizes
+from strata.engine.tier_loading import make_tiers, ranks_of
 from strata.kernels.compiled import noting_compilations, use_cache
 from strata.kernels.roads import use_dependent_launches
 from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
 from strata.models.device.launches import Launch
 from strata.models.device.sizes import CELL_ROWS
-from strata.models.device.skeleton import SkeletonWeights
+from strata.models.device.skeleton import SkeletonPlaces, SkeletonWeights
 from strata.models.families import family_of
 from strata.models.needs import Part, part_of
+from strata.native.pool import Pool
 from strata.weights.opening import open_model
 
 
@@ -39,6 +41,8 @@ class CompileRequest:
     card: int
     cache: Path
     dependent_launches: bool = True
+    has_tiers: bool = False  # whether experts lie in tiers, which windows then plan
+    waits_in_stream: bool = False  # whether the stream waits for those of the CPU
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,10 @@ def skeleton_of(request: CompileRequest, device: torch.device) -> DeviceModel:
     family = family_of(source.config)
     names = [name for name in source.names() if part_of(name) is not Part.MTP]
     built = family.build(family.parse_config(source.config), SkeletonWeights(source, names, device))
-    return describe(built, device)
+    if not request.has_tiers:
+        return describe(built, device)
+    places, ranks, is_waiting = SkeletonPlaces(source, names), ranks_of(built), request.waits_in_stream
+    return describe(built, device, make_tiers(places, ranks, device, Pool(1), waits_in_stream=is_waiting))
 
 
 @cache

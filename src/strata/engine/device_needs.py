@@ -3,12 +3,14 @@
 Reads no weight. What is decided from it is in `placement.py`.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from strata.engine.memory_plan import Budgets, MemoryPlan, PlanRequest, conversations
+from strata.engine.memory_plan import GIB, Budgets, MemoryPlan, PlanRequest, conversations
 from strata.engine.placement import plan_memory
 from strata.engine.window_room import window_room
+from strata.experts.sources import expert_layers
 from strata.models.device.sizes import CELL_ROWS, StateSizes, state_sizes
 from strata.models.device.weights import MOST_TABLE_BYTES
 from strata.models.families import family_of
@@ -38,11 +40,11 @@ def plan_request(
     budgets: Budgets,
 ) -> PlanRequest:
     """values: config.json; config: the family's; tensor_bytes: canonical name -> bytes as the card holds them."""
-    routed = [shape for name, shape in shapes.items() if part_of(name) is Part.ROUTED]
+    routed = {name: shape for name, shape in shapes.items() if part_of(name) is Part.ROUTED}
     return PlanRequest(
         budgets=budgets,
         weights=sum_by_part(tensor_bytes),
-        routed_weights=sum(experts * rows * columns for experts, rows, columns in routed),
+        routed_weights=sum(map(math.prod, routed.values())),
         growing=(
             *conversations(state_of(state_sizes(config))),
             window_room(values, config.max_position),
@@ -51,7 +53,20 @@ def plan_request(
         most_table_bytes=MOST_TABLE_BYTES,
         asked_slots=settings.slots,
         asked_context=settings.context,
+        blobs=_blobs(tensor_bytes, routed),
+        asked_cache=None if settings.cache_gib is None else int(settings.cache_gib * GIB),
+        is_exclusive=settings.resident,
     )
+
+
+def _blobs(tensor_bytes: Mapping[str, int], routed: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, int], ...]:
+    """(bytes of an expert, how many) of every size; `routed` are the experts' tensors."""
+    counts: dict[int, int] = {}
+    for layer in expert_layers(routed):
+        experts = routed[f"{layer}experts.down_proj"][0]
+        size = math.ceil(sum(tensor_bytes[name] for name in routed if name.startswith(layer)) / experts)
+        counts[size] = counts.get(size, 0) + experts
+    return tuple(counts.items())
 
 
 def state_of(sizes: StateSizes) -> StateBytes:

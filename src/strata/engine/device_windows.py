@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
+from strata.engine.flights import forget, land, launching
 from strata.engine.reply import Reply
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_slots import StageSlot
 from strata.engine.window import WindowPart
 from strata.engine.windows_ahead import Landed
+from strata.errors import DeviceLostError, EngineError
 from strata.kernels.sampler.plan import PlannedPart
 from strata.kernels.sampler.results import GOES_ON, NOT_FINITE, read_results
 from strata.kernels.sampler.slots import MOST_STOP_IDS, ReplyStart
+from strata.models.row_model import not_finite
 
 MOST_IN_FLIGHT = 2
 
@@ -60,14 +63,15 @@ class DeviceWindows:
         """See `WindowDevice`."""
         self._serial += 1
         states = {number: part.slot.state for number, part in parts.items()}
-        self._stage.set_plan(self._serial, [PlannedPart(state.index) for state in states.values()])
-        variant = self._stage.window_variant(state.index for state in states.values())
-        self._model.run(variant, self._stage.bucket_for(len(states)))
         place = self._serial % MOST_IN_FLIGHT
         words, done = self._rooms[place], self._events[place]
-        words.copy_(self._stage.results.words, non_blocking=True)
-        if done is not None:
-            done.record()
+        with launching(self._stage):
+            self._stage.set_plan(self._serial, [PlannedPart(state.index) for state in states.values()])
+            variant = self._stage.window_variant(state.index for state in states.values())
+            self._model.run(variant, self._stage.bucket_for(len(states)))
+            words.copy_(self._stage.results.words, non_blocking=True)
+            if done is not None:
+                done.record()
         for state in states.values():
             state.launched()
         return Launched(self._serial, states, words, done)
@@ -76,16 +80,31 @@ class DeviceWindows:
         """See `WindowDevice`."""
         if launched.done is not None:
             launched.done.synchronize()
+        failure = self._landed()
         results = self._stage.results
         serial, parts = read_results(launched.words.tolist(), results.segments, results.most_drafts)
         if serial != launched.serial:
             raise RuntimeError(f"the results of window {serial} were read as those of window {launched.serial}")
         landed = {}
         for (number, state), part in zip(launched.states.items(), parts, strict=False):
-            is_finite = part.error != NOT_FINITE
-            if is_finite:
+            found = not_finite("the window") if failure is None and part.error == NOT_FINITE else failure
+            if found is None:
                 state.landed(len(part.tokens))
             else:
                 state.failed()
-            landed[number] = Landed(part.tokens, part.reason != GOES_ON, is_finite)
+            landed[number] = Landed(part.tokens, part.reason != GOES_ON, found)
         return landed
+
+    def forget(self) -> None:
+        """See `WindowDevice`."""
+        forget(self._stage)
+
+    def _landed(self) -> EngineError | None:
+        """Why the window that has ended means nothing, if experts on the CPU failed."""
+        try:
+            land(self._stage)
+        except DeviceLostError:
+            raise
+        except EngineError as failure:
+            return failure
+        return None

@@ -44,6 +44,7 @@ class TokenEngine:
         self._replies: dict[int, Reply] = {}
         self._logprobs: dict[int, PromptLogprobs] = {}
         self._rows = 0  # computed so far
+        self.experts_are_rows = model.experts_counted is None  # what `experts` counts: see `Statistics`
         self.context = min(settings.context or model.max_position, model.max_position)
 
     @property
@@ -130,8 +131,14 @@ class TokenEngine:
         return {"states": sum(slot.bytes_used() for slot in self._slots.values())}
 
     def experts(self) -> Mapping[str, int]:
-        """Rows of routed experts computed so far, by where."""
-        return {self._model.experts_place: self._rows * self._model.experts_per_row}
+        """Routed experts computed so far, by where: see `Statistics.experts`."""
+        counted = self._model.experts_counted
+        return {self._model.experts_place: self._rows * self._model.experts_per_row} if counted is None else counted
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the step under way waits for beside the device, in a sentence; None if for nothing. From any thread."""
+        return self._model.waiting_for
 
     def _open(self, step: Open) -> SlotResult:
         request, number = step.request, step.slot
@@ -204,7 +211,7 @@ class TokenEngine:
         """What the window gave that is under way on the device, if one is."""
         return () if self._ahead is None else self._landed(self._ahead.land())
 
-    def _landed(self, outcomes: Mapping[int, WindowOutcome | EngineError]) -> tuple[SlotResult, ...]:
+    def _landed(self, outcomes: Mapping[int, WindowOutcome | Exception]) -> tuple[SlotResult, ...]:
         self._rows += len(outcomes)
         return tuple(self._window_result(number, outcome, drafted=0) for number, outcome in outcomes.items())
 

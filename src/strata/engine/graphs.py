@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from strata.engine.flights import in_flight
 from strata.engine.stage import Stage, Variant
 from strata.errors import EngineError
 from strata.kernels.roads import is_reference_on
@@ -57,8 +58,9 @@ def warm_up(stage: Stage, on_progress: ProgressCallback | None = None, steps_beh
     total = len(wanted) + steps_behind
     for done, (variant, bucket) in enumerate(wanted):
         _report(on_progress, done, total)
-        stage.run(variant, bucket)
-        stage.wait()  # an error belongs to this bucket
+        with in_flight(stage):
+            stage.run(variant, bucket)
+            stage.wait()  # an error belongs to this bucket
     _report(on_progress, len(wanted), total)
 
 

@@ -1,6 +1,7 @@
 """The values of a memory plan: budgets, weights, what grows with slots and context, and which bytes go where.
 
-Pure arithmetic over bytes; knows no device, no file and no tensor. What is decided is in `placement.py`.
+Pure arithmetic over bytes; knows no device, no file and no tensor. What is decided is in `placement.py`
+and `tier_placement.py`.
 """
 
 import math
@@ -10,6 +11,7 @@ from enum import Enum
 from strata.engine.points import MOST_POINTS
 from strata.engine.slot import RECENT_MARKS
 from strata.errors import SettingsError
+from strata.experts.store_plan import spare_places
 from strata.hardware import GpuFacts, MemoryFacts
 from strata.models.device.sizes import cells_of
 from strata.models.needs import CARD_BYTES, Part, StateBytes
@@ -108,12 +110,41 @@ class PlanRequest:
     most_table_bytes: int  # a larger n-gram table stays in main memory, whence a few rows a token are read
     asked_slots: int | None = None
     asked_context: int | None = None
+    blobs: tuple[tuple[int, int], ...] = ()  # (bytes of one, how many) of every size of routed experts, all layers
+    asked_cache: int | None = None  # bytes of the card for experts; the others stay in main memory
+    is_exclusive: bool = False  # main memory holds only experts that the card does not
     reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
 
     @property
     def least_context(self) -> int:
         """The shortest context that the plan may come down to."""
         return self.asked_context or min(LEAST_CONTEXT, self.longest_context)
+
+    @property
+    def experts(self) -> int:
+        """Routed ones of all layers together."""
+        return sum(count for _, count in self.blobs)
+
+    @property
+    def routed_bytes(self) -> int:
+        """Of all routed experts."""
+        return self.weights.get(Part.ROUTED, 0)
+
+    def whole_experts(self, size: int) -> int:
+        """At most `size` bytes that hold whole experts, and no more than there are."""
+        if not self.experts:
+            return 0
+        one = math.ceil(self.routed_bytes / self.experts)
+        return min(self.routed_bytes, max(0, size) // one * one)
+
+    def spare_bytes(self, seats: int) -> int:
+        """What main memory holds beside the experts that it must, so that they can trade places with `seats` bytes.
+
+        Of several blob sizes the most that it may be: which of them the seats have is decided later.
+        """
+        if not self.is_exclusive:
+            return 0
+        return min(seats, sum(size * spare_places(count, count) for size, count in self.blobs))
 
 
 @dataclass(frozen=True)
@@ -127,13 +158,22 @@ class PlannedPart:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What goes where. `refusal` says in a sentence why it does not fit, None if it does."""
+    """What goes where. `refusal` says in a sentence why it does not fit, None if it does.
+
+    seats: bytes of the card for experts, the others lie in main memory; None: all experts lie on the card.
+    """
 
     request: PlanRequest
     slots: int
     context: int
     parts: tuple[PlannedPart, ...]
+    seats: int | None = None
     refusal: str | None = None
+
+    @property
+    def seat_share(self) -> float:
+        """How much of the experts the card holds, 0 to 1."""
+        return 1.0 if self.seats is None else self.seats / self.request.routed_bytes
 
     def used(self, place: Place) -> int:
         """Bytes of a place, the reserve not counted."""

@@ -177,7 +177,9 @@ class Statistics:
     accepted_drafts: int
     waiting: int  # requests without a slot
     slots: tuple[SlotView, ...]
-    experts: Mapping[str, int] = field(default_factory=dict)  # rows of experts by where they ran: vram, pcie, cpu
+    experts: Mapping[str, int] = field(default_factory=dict)  # by where they ran: vram, pcie, cpu
+    # Of what: rows of experts, or, where they run in several places, distinct experts of each layer of each window.
+    experts_are_rows: bool = True
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by use: weights, states, ...
 
 
@@ -186,6 +188,7 @@ class Pulse:
     """A sign of life from a thread of its own. `engine.client` takes it out of the stream and judges by it."""
 
     step_seconds: float | None  # for how long the step under way has been running; None: nothing is under way
+    waiting_for: str | None = None  # what a step that takes long waits for beside the device, in a sentence, if known
 
 
 @dataclass(frozen=True)

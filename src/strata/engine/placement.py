@@ -1,25 +1,19 @@
 """What goes where on one card and in main memory, and how many conversations of what length fit beside it.
 
-Pure arithmetic over bytes; knows no device, no file and no tensor. Today every expert lies on the card: a model for
-which it is too small is refused, with the plan that did not fit.
+Pure arithmetic over bytes; knows no device, no file and no tensor. All experts lie on the card if that leaves room for
+a conversation; otherwise `tier_placement.py` decides. What does not fit either way is refused, with the plan that did
+not.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from strata.engine.memory_plan import (
-    CHECKPOINTS_A_SLOT,
-    GIB,
-    LEAST_CONTEXT,
-    Growth,
-    MemoryPlan,
-    Place,
-    PlannedPart,
-    PlanRequest,
-)
+from strata.engine.memory_plan import CHECKPOINTS_A_SLOT, GIB, MemoryPlan, Place, PlanRequest
+from strata.engine.plan_parts import longest_context, most_slots, plan_of, room, weight_parts
+from strata.engine.plan_refusal import fits_with_less, refusal_of
+from strata.engine.tier_placement import fewer_seats, plan_tiers
 from strata.errors import SettingsError
 from strata.models.device.sizes import CELL_ROWS
-from strata.models.needs import PROGRAM_BYTES, Part, StateBytes
+from strata.models.needs import StateBytes
 
 MOST_SLOTS_UNASKED = 4
 
@@ -47,150 +41,77 @@ def slots_that_fit(asked: int | None, slot_bytes: int, free_bytes: int, context:
 
 
 def plan_memory(request: PlanRequest) -> MemoryPlan:
-    """The largest context up to the model's own, then as many slots as fit up to 4; or both as asked.
+    """All experts on the card, or where they or a cache that was asked for leave no room for that, in tiers.
 
     A plan that does not fit shows the least that was tried, with its refusal.
     """
+    if request.experts and request.asked_cache is not None and request.asked_cache < request.routed_bytes:
+        return _refused(plan_with(request, request.whole_experts(request.asked_cache)))
+    whole = _refused(plan_with(request, None))
+    if whole.refusal is None or not request.experts:
+        return whole
+    if request.asked_cache is not None:
+        return whole
+    tiered = _refused(plan_tiers(request, MOST_SLOTS_UNASKED))
+    return whole if tiered.refusal is not None and fits_with_less(whole) else tiered
+
+
+def plan_with(request: PlanRequest, seats: int | None) -> MemoryPlan:
+    """The largest context up to the model's own beside these seats, then as many slots as fit up to 4; or as asked."""
     slots = request.asked_slots or 1
-    context = request.asked_context or min(request.longest_context, _longest_context(request, slots))
+    longest = longest_context(request, slots, room(request, Place.CARD, seats))
+    context = request.asked_context or min(request.longest_context, longest)
     context = max(context, request.least_context)
     if request.asked_slots is None:
-        slots = max(1, min(MOST_SLOTS_UNASKED, _most_slots(request, context)))
-    plan = MemoryPlan(request, slots, context, _parts(request, slots, context))
-    return replace(plan, refusal=_refusal(plan))
+        fitting = (most_slots(request, context, room(request, each, seats), each, MOST_SLOTS_UNASKED) for each in Place)
+        slots = max(1, min(MOST_SLOTS_UNASKED, *fitting))
+    return plan_of(request, slots, context, seats)
 
 
 def recheck(plan: MemoryPlan, free_now: int) -> MemoryPlan:
     """The plan after the weights were written, when `free_now` bytes of the card are left: the same or a smaller one.
 
-    It is refused if not even one short conversation fits any more.
+    See `plan_again`.
+    """
+    return plan_again(plan, free_now + sum(part.size for part in weight_parts(plan.request, Place.CARD, plan.seats)))
+
+
+def plan_again(plan: MemoryPlan, free: int) -> MemoryPlan:
+    """The plan when no more than `free` bytes of the card can be had for all of it: the same or a smaller one.
+
+    Seats give way before slots and context; they fill what there is, so that half of the reserve may be gone before any
+    has to, by what the allocator rounds up. It is refused if not even one short conversation fits any more.
     """
     card = plan.request.budgets.card
-    seen = replace(card, free=min(card.free, free_now + sum(part.size for part in _weight_parts(plan.request, True))))
-    budgets = replace(plan.request.budgets, card=seen)
-    checked = MemoryPlan(replace(plan.request, budgets=budgets), plan.slots, plan.context, plan.parts)
-    return checked if checked.left(Place.CARD) >= 0 else plan_memory(checked.request)
+    seen = replace(card, free=min(card.free, free))
+    request = replace(plan.request, budgets=replace(plan.request.budgets, card=seen))
+    checked = replace(plan, request=request)
+    if checked.left(Place.CARD) >= (-request.reserve // 2 if plan.seats else 0):
+        return checked
+    if plan.seats is None:
+        return _refused(plan_with(request, None))
+    fewer = fewer_seats(checked, plan.seats + checked.left(Place.CARD))
+    return fewer if fewer is not None else _refused(plan_with(request, plan.seats))
 
 
 def next_smaller(plan: MemoryPlan) -> MemoryPlan | None:
-    """The plan to try after the card ran out of memory: half of the slots, then half of the context, if not asked for.
-
-    None: there is nothing to give up.
+    """The plan to try after the card ran out of memory: a quarter of the seats less; then half of the slots, then half
+    of the context, as far as nobody asked for them. None: there is nothing to give up.
     """
     request, slots, context = plan.request, plan.slots, plan.context
+    if plan.seats:
+        fewer = fewer_seats(plan, max(0, min(plan.seats - GIB, plan.seats * 3 // 4)))
+        if fewer is not None:
+            return fewer
     if request.asked_slots is None and slots > 1:
         slots //= 2
     elif context > request.least_context:
         context = max(request.least_context, context // 2 // CELL_ROWS * CELL_ROWS)
     else:
         return None
-    return MemoryPlan(request, slots, context, _parts(request, slots, context))
+    return plan_of(request, slots, context, plan.seats)
 
 
-def _weight_parts(request: PlanRequest, on_card: bool) -> list[PlannedPart]:
-    """The weights of one place."""
-    parts = []
-    for part, size in request.weights.items():
-        is_large_table = part is Part.NGRAM and size > request.most_table_bytes
-        if size and is_large_table is not on_card:
-            parts.append(PlannedPart(part.value, Place.CARD if on_card else Place.RAM, size))
-    return parts
-
-
-def _parts(request: PlanRequest, slots: int, context: int) -> tuple[PlannedPart, ...]:
-    weights = _weight_parts(request, True) + _weight_parts(request, False)
-    grown = [PlannedPart(each.name, each.place, each.at(slots, context)) for each in request.growing]
-    program = PlannedPart("program", Place.RAM, PROGRAM_BYTES)
-    return (*weights, *(part for part in grown if part.size), program)
-
-
-def _room(request: PlanRequest, place: Place) -> int:
-    """Bytes of a place that are left for what grows."""
-    empty = MemoryPlan(request, 0, 0, _parts(request, 0, 0))
-    return empty.left(place)
-
-
-def _longest_context(request: PlanRequest, slots: int) -> int:
-    """The most tokens of context, a multiple of CELL_ROWS, that `slots` conversations can have."""
-    growing = [each for each in request.growing if each.place is Place.CARD]
-    a_token = sum(each.per_position + each.per_token * slots for each in growing)
-    room = _room(request, Place.CARD) - slots * sum(each.per_slot for each in growing)
-    if a_token <= 0:
-        return request.longest_context
-    return max(0, int((room - len(growing)) / a_token)) // CELL_ROWS * CELL_ROWS
-
-
-def _most_slots(request: PlanRequest, context: int) -> int:
-    """How many conversations of this context fit into both places."""
-
-    def fitting(place: Place) -> int:
-        growing = [each for each in request.growing if each.place is place]
-        none, one = _total(growing, 0, context), _total(growing, 1, context)
-        room = _room(request, place) - none + sum(each.fixed for each in growing)
-        return max(0, room) // (one - none) if one > none else MOST_SLOTS_UNASKED
-
-    return min(fitting(Place.CARD), fitting(Place.RAM))
-
-
-def _total(growing: Iterable[Growth], slots: int, context: int) -> int:
-    return sum(each.at(slots, context) for each in growing)
-
-
-def _refusal(plan: MemoryPlan) -> str | None:
-    """Why the plan does not fit, with numbers and with what would."""
-    request = plan.request
-    if plan.left(Place.CARD) < 0:
-        shortest = min(request.least_context, LEAST_CONTEXT)
-        smallest = MemoryPlan(request, 1, shortest, _parts(request, 1, shortest))
-        return _model_refusal(smallest) if smallest.left(Place.CARD) < 0 else _asked_refusal(plan)
-    if plan.left(Place.RAM) < 0:
-        usable = request.budgets.ram.usable
-        return (
-            f"this model needs {plan.used(Place.RAM) / GIB:.1f} GiB of main memory beside the card "
-            f"({_in_words(plan, Place.RAM)}), and {usable / GIB:.1f} GiB may be used: "
-            "more of it must be free, or ram_gib larger"
-        )
-    return None
-
-
-def _model_refusal(plan: MemoryPlan) -> str:
-    """The card is too small for the weights, whatever was asked for."""
-    request = plan.request
-    card, reserve = request.budgets.card.usable, request.reserve
-    sentence = (
-        f"this model does not fit on {request.budgets.card_name}: with one conversation of {plan.context:,} tokens it "
-        f"takes {plan.used(Place.CARD) / GIB:.1f} GiB ({_in_words(plan, Place.CARD)}), and of {card / GIB:.1f} GiB "
-        f"that may be used {reserve / GIB:.1f} GiB stay in reserve"
-    )
-    room = request.weights.get(Part.ROUTED, 0) + plan.left(Place.CARD)
-    if request.routed_weights and room > 0:
-        return f"{sentence}; with experts of at most {room * 8 / request.routed_weights:.1f} bits a weight it would fit"
-    return f"{sentence}; a card with {(plan.used(Place.CARD) + reserve) / GIB:.1f} GiB free would hold it"
-
-
-def _asked_refusal(plan: MemoryPlan) -> str:
-    """The weights fit, the slots or the context that were asked for do not."""
-    request = plan.request
-    growing = [each for each in request.growing if each.place is Place.CARD]
-    slot = _total(growing, 1, plan.context) - _total(growing, 0, plan.context)
-    fitting, longest = _most_slots(request, plan.context), _longest_context(request, plan.slots)
-    if request.asked_slots is not None and fitting >= 1:
-        return (
-            f"setting slots: {plan.slots} does not work: a conversation of {plan.context:,} tokens takes "
-            f"{slot / GIB:.2f} GiB of the card and {_room(request, Place.CARD) / GIB:.1f} GiB are left beside the "
-            f"weights, so {fitting} fit; a smaller context makes room for more"
-        )
-    shortest = f"{longest:,} tokens fit" if longest else "not even a short one fits: ask for fewer slots"
-    return (
-        f"setting context: {plan.context:,} does not work: {_words(plan.slots)} of it take "
-        f"{slot * plan.slots / GIB:.2f} GiB of the card and {_room(request, Place.CARD) / GIB:.1f} GiB are left beside "
-        f"the weights; {shortest}"
-    )
-
-
-def _words(slots: int) -> str:
-    return "one conversation" if slots == 1 else f"{slots} conversations"
-
-
-def _in_words(plan: MemoryPlan, place: Place) -> str:
-    return ", ".join(f"{part.name} {part.size / GIB:.1f}" for part in plan.parts if part.place is place)
+def _refused(plan: MemoryPlan) -> MemoryPlan:
+    """The plan with its refusal, if it does not fit."""
+    return replace(plan, refusal=refusal_of(plan))

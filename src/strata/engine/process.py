@@ -5,6 +5,7 @@ main one works, one reads what the server sends (its end of the connection gone:
 whatever it is doing), one sends a pulse every second, so that the server can tell a long step from a dead process.
 """
 
+import contextlib
 import os
 import queue
 import socket
@@ -36,6 +37,7 @@ from strata.types import ProgressCallback
 
 EXIT_DONE, EXIT_FAILED, EXIT_ALONE = 0, 1, 3
 PULSE_SECONDS = 1.0
+LONG_SECONDS = 1.0  # of a step, from which on a pulse tells what it waits for
 STATISTICS_SECONDS = 1.0
 PROGRESS_SECONDS = 0.1  # between two `Loading` of a stage
 
@@ -58,6 +60,11 @@ class Loop(Protocol):
 
     def turn(self) -> Sequence[FromEngine]:
         """One step and what came of it."""
+        ...
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the step under way waits for beside its device, in a sentence, if that is known. From any thread."""
         ...
 
     def statistics(self) -> Statistics:
@@ -103,6 +110,7 @@ def _serve(server: "_Server", load: Loader) -> int:
 
 def _work(server: "_Server", loop: Loop) -> None:
     """Turn after turn until Stop. Without work it waits for a message and takes no processor time."""
+    server.loop = loop
     server.send(loop.statistics())
     told = time.monotonic()
     was_working = False
@@ -116,8 +124,10 @@ def _work(server: "_Server", loop: Loop) -> None:
                 return
         if loop.has_work:
             server.step_began = time.monotonic()
-            events = loop.turn()
-            server.step_began = None
+            try:
+                events = loop.turn()
+            finally:
+                server.step_began = None  # nobody asks any more what it waits for
             for event in events:
                 server.send(event)
             was_working = True
@@ -133,6 +143,7 @@ class _Server:
     def __init__(self, connection: socket.socket) -> None:
         self.inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
         self.step_began: float | None = None  # on the steady clock; None: between steps
+        self.loop: Loop | None = None  # once it is loaded
         self._connection = connection
         self._sending = threading.Lock()
 
@@ -168,8 +179,15 @@ class _Server:
     def _beat(self) -> None:
         while True:
             began = self.step_began
-            self.send(Pulse(None if began is None else time.monotonic() - began))
+            seconds = None if began is None else time.monotonic() - began
+            self.send(Pulse(seconds, self._waiting_for() if seconds is not None and seconds > LONG_SECONDS else None))
             time.sleep(PULSE_SECONDS)
+
+    def _waiting_for(self) -> str | None:
+        """What cannot be told does not end the pulse."""
+        with contextlib.suppress(EngineError):
+            return None if self.loop is None else self.loop.waiting_for
+        return None
 
 
 class _LoadingReport:

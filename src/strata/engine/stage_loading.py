@@ -13,19 +13,23 @@ import torch
 from strata.engine.failures import is_out_of_memory
 from strata.engine.graphs import WindowGraphs
 from strata.engine.memory_plan import GIB, MemoryPlan
-from strata.engine.placement import next_smaller, recheck
+from strata.engine.placement import next_smaller, plan_again, recheck
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_profile import profiled_run
+from strata.engine.tier_loading import LoadedTiers, TierWishes, give_way, load_tiers, make_store, plan_store, ranks_of
 from strata.errors import EngineError, ModelError
+from strata.experts.host_memory import Pinning
 from strata.experts.packing import PackingThreads
 from strata.models.device.describe import describe
+from strata.models.device.description import DeviceModel
 from strata.models.device.weights import DeviceWeights
 from strata.models.families import Family
 from strata.types import ProgressCallback
 from strata.weights.source import WeightSource
 
 Made = TypeVar("Made")
+TOLD_SHARE = 0.01  # of the experts that have no seat though it was planned
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,24 @@ class Card:
     device: torch.device
     free_bytes: Callable[[], int]
     release_unused: Callable[[], None]  # what the allocator keeps for later
+    pinning: Callable[[], Pinning | None] = lambda: None  # of main memory that it reads; None: it reads all of it
 
     @classmethod
     def cuda(cls, index: int) -> "Card":
         """A card of this PC, from now on the one that torch means when it is told no other."""
         torch.cuda.set_device(index)
-        return cls(torch.device("cuda", index), lambda: torch.cuda.mem_get_info(index)[0], torch.cuda.empty_cache)
+        device = torch.device("cuda", index)
+        return cls(device, lambda: torch.cuda.mem_get_info(index)[0], torch.cuda.empty_cache, Pinning.cuda)
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What a stage is loaded from: the tensors `names` of `source`, and how their family takes them."""
+
+    family: Family
+    config: Any  # the family's
+    source: WeightSource
+    names: Collection[str]
 
 
 @dataclass(frozen=True)
@@ -50,28 +66,69 @@ class LoadedStage:
     model: StageModel
     plan: MemoryPlan
     notices: tuple[str, ...]
+    tiers: LoadedTiers | None = None  # None: all experts lie on the card
 
 
 def load_stage(
-    family: Family,
-    config: Any,
-    source: WeightSource,
-    names: Collection[str],
+    files: ModelFiles,
     card: Card,
     plan: MemoryPlan,
     on_progress: ProgressCallback | None = None,
     *,
     is_profiled: bool = False,
+    wishes: TierWishes | None = None,
 ) -> LoadedStage:
-    """Load the tensors `names` and make the stage. Raises ModelError or EngineError, with what would work.
+    """Load the model's tensors and make the stage. Raises ModelError or EngineError, with what would work.
 
+    Where the plan has seats, experts lie in tiers as `wishes` says; the stage's model holds their tables and threads.
     is_profiled: run step by step and print a table of the steps' times when the process ends, instead of by graphs.
     An interrupt ends it between two tensors or two windows and is raised again.
     """
+    weights = _load_weights(files, card, plan, wishes or TierWishes(), on_progress)
+    card.release_unused()  # what loading used in between counts as free
+
+    def make(tried: MemoryPlan) -> StageModel:
+        if weights.tiers is not None:
+            give_way(weights.tiers, tried)
+            card.release_unused()
+        stage = Stage(weights.description, StageSizes(tried.slots, tried.context))
+        run = profiled_run(stage, on_progress) if is_profiled else WindowGraphs(stage, on_progress).run
+        return StageModel(stage, run, files.config, weights.experts_per_row)
+
+    fitting = _not_refused(recheck(weights.plan, card.free_bytes()))
+    model, found = largest_that_fits(fitting, make, card.release_unused)
+    notices = plan_notices(plan, found, files.config.max_position)
+    if weights.tiers is not None and weights.tiers.store.notice is not None:
+        notices += (weights.tiers.store.notice,)
+    return LoadedStage(model, found, notices, weights.tiers)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A model whose tensors are where the plan has them; there is no room for a conversation yet."""
+
+    description: DeviceModel
+    experts_per_row: int
+    tiers: LoadedTiers | None
+    plan: MemoryPlan
+
+
+def _load_weights(
+    files: ModelFiles, card: Card, plan: MemoryPlan, wishes: TierWishes, on_progress: ProgressCallback | None
+) -> _Weights:
+    """Raises EngineError where the card runs out of memory, ModelError where it is known before that it will."""
+    if plan.seats is not None:  # they are taken at once: others may have filled the card meanwhile
+        plan = _not_refused(plan_again(plan, card.free_bytes()))
     try:
+        store = None
+        if plan.seats is not None:
+            planned = plan_store(files.source, files.names, plan, wishes)
+            store = make_store(planned, card.device, card.pinning(), on_progress)
         with PackingThreads() as threads:
-            built: Any = family.build(config, DeviceWeights(source, names, card.device, on_progress, threads=threads))
-        description = describe(built, card.device)
+            weights = DeviceWeights(files.source, files.names, card.device, on_progress, threads=threads, store=store)
+            built: Any = files.family.build(files.config, weights)
+        tiers = None if store is None else load_tiers(store, ranks_of(built), card.device, wishes)
+        description = describe(built, card.device, None if tiers is None else tiers.tiers)
     except RuntimeError as failure:
         if not is_out_of_memory(failure):
             raise
@@ -79,18 +136,14 @@ def load_stage(
             f"the card ran out of memory while the weights were read: {card.free_bytes() / GIB:.1f} GiB are free, "
             "other programs may have the rest"
         ) from failure
-    card.release_unused()  # what loading used in between counts as free
-    checked = recheck(plan, card.free_bytes())
-    if checked.refusal is not None:
-        raise ModelError(checked.refusal)
+    return _Weights(description, built.experts_per_row, tiers, plan)
 
-    def make(tried: MemoryPlan) -> StageModel:
-        stage = Stage(description, StageSizes(tried.slots, tried.context))
-        run = profiled_run(stage, on_progress) if is_profiled else WindowGraphs(stage, on_progress).run
-        return StageModel(stage, run, config, built.experts_per_row)
 
-    model, found = largest_that_fits(checked, make, card.release_unused)
-    return LoadedStage(model, found, plan_notices(plan, found, config.max_position))
+def _not_refused(plan: MemoryPlan) -> MemoryPlan:
+    """Raises ModelError with the plan's refusal."""
+    if plan.refusal is not None:
+        raise ModelError(plan.refusal)
+    return plan
 
 
 def largest_that_fits(
@@ -123,11 +176,13 @@ def plan_notices(wanted: MemoryPlan, found: MemoryPlan, longest_context: int) ->
         notices.append(
             f"the card had room for less than planned: {_conversations(found)} instead of {_conversations(wanted)}"
         )
-    if found.request.asked_context is None and found.context < longest_context:
+    if wanted.seat_share - found.seat_share >= TOLD_SHARE:
         notices.append(
-            f"the context is {found.context:,} tokens, which is what fits on the card; the model was made for "
-            f"{longest_context:,}"
+            f"the card had room for {found.seat_share:.0%} of the experts and not for {wanted.seat_share:.0%}"
         )
+    if found.request.asked_context is None and found.context < longest_context:
+        why = "which is what fits on the card" if found.seats is None else "which leaves room for experts on the card"
+        notices.append(f"the context is {found.context:,} tokens, {why}; the model was made for {longest_context:,}")
     return tuple(notices)
 
 

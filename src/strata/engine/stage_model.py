@@ -4,12 +4,13 @@ A prompt is read as windows of 32 rows that are all committed, so a read row has
 only the rows that somebody asked for cross to the host; hidden rows stay.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from strata.engine.flights import in_flight
 from strata.engine.stage import MOST_ROWS, RowsPart, Stage, Variant
 from strata.engine.stage_slots import StageSlot, StageSlots
 from strata.models.base import LogitRows, Output, Segment, WindowResult
@@ -44,6 +45,21 @@ class StageModel:
         self.slots = StageSlots(stage)
         self._serial = 0
 
+    @property
+    def experts_counted(self) -> Mapping[str, int] | None:
+        """See `LanguageModel`: of tiers what the device told last; None where every expert has a seat."""
+        tiers = self.stage.model.tiers
+        if tiers is None:
+            return None
+        counts = tiers.counts()
+        return {"vram": counts.seats, "pcie": counts.in_place, "cpu": counts.on_cpu}
+
+    @property
+    def waiting_for(self) -> str | None:
+        """See `LanguageModel`. Raises EngineError behind a fork, or once the tiers are closed."""
+        tiers = self.stage.model.tiers
+        return None if tiers is None else tiers.waiting_for()
+
     def new_state(self) -> StageSlot:
         """See `LanguageModel.new_state`. Raises EngineError if no slot is free."""
         return self.slots.take()
@@ -56,11 +72,11 @@ class StageModel:
         """See `LanguageModel.read`. Returns when the device is done, so that a caller's clock tells what it took."""
         for segment in segments:
             check_segment(segment, self.max_position, self.vocabulary_size)
-        logits = []
-        for index, segment in enumerate(segments):
-            logits.append(self._read_segment(segment, logit_rows))
-            require_finite(logits[-1], f"segment {index}")
-        self.stage.wait()
+        with in_flight(self.stage, is_read=True):
+            logits = [self._read_segment(segment, logit_rows) for segment in segments]
+            self.stage.wait()
+        for index, rows_of_segment in enumerate(logits):
+            require_finite(rows_of_segment, f"segment {index}")
         rows = sum(segment.token_ids.shape[0] for segment in segments)
         return Output(torch.cat(logits), torch.empty(rows, 0))
 
@@ -70,9 +86,10 @@ class StageModel:
             check_segment(segment, self.max_position, self.vocabulary_size)
         rows = sum(segment.token_ids.shape[0] for segment in segments)
         bucket = self.stage.bucket_for(rows)
-        self._set_rows(bucket, [_rows_part(segment, segment.token_ids) for segment in segments])
-        self.run(Variant.FORWARD, bucket)
-        logits = self._logits(bucket, 0, rows)
+        with in_flight(self.stage):
+            self._set_rows(bucket, [_rows_part(segment, segment.token_ids) for segment in segments])
+            self.run(Variant.FORWARD, bucket)
+            logits = self._logits(bucket, 0, rows)
         require_finite(logits, "the window")
         return WindowResult(segments, Output(logits, torch.empty(rows, 0)), StagePending(self._serial, bucket))
 

@@ -16,14 +16,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from strata.engine.failures import is_requests_failure
 from strata.engine.reply import Reply
 from strata.engine.window import WindowOutcome, WindowPart
 from strata.errors import EngineError
-from strata.models.row_model import not_finite
 from strata.sampling.draw import Draw
 from strata.types import FinishReason
 
-Outcome = WindowOutcome | EngineError
+Outcome = WindowOutcome | Exception  # what its request ends with
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Landed:
 
     tokens: tuple[int, ...]  # none for a reply that had ended before the window began
     has_ended: bool  # with the last of them
-    is_finite: bool = True  # False: the logits were not numbers, nothing was chosen
+    failure: EngineError | None = None  # what the slot's reply ends with: what was chosen means nothing
 
 
 class WindowDevice(Protocol):
@@ -55,6 +55,10 @@ class WindowDevice(Protocol):
 
     def land(self, launched: Any) -> Mapping[int, Landed]:
         """Wait for a window; windows land in the order in which they were launched. Each slot's state moves on."""
+        ...
+
+    def forget(self) -> None:
+        """Wait for all that was launched; nobody will land it."""
         ...
 
 
@@ -85,17 +89,21 @@ class WindowsAhead:
     def run(self, parts: Mapping[int, WindowPart], *, goes_on: bool) -> dict[int, Outcome]:
         """One window's outcomes: of the one in flight, which is for these parts, or of a new one if there is none.
 
-        goes_on: the next window is launched before this one has landed.
+        goes_on: the next window is launched before this one has landed. A launch that fails ends its replies, and what
+        was in flight before it lands.
         """
-        flight, self._flight = self._flight, None
-        if flight is None:
+        if self._flight is None:
             self._device.begin(parts)
-            flight = Flight(parts, self._device.launch(parts))
+            failure = self._launch(parts)
+            if failure is not None:
+                return _ended(parts, failure)
+        flight, self._flight = self._flight, None
+        assert flight is not None, "a launch that did not fail is in flight"
         _take_marks(flight)
         following = {number: part for number, part in parts.items() if _has_room_behind_next(part.reply)}
-        if goes_on and following:
-            self._flight = Flight(following, self._device.launch(following))
-        return self._landed(flight)
+        failure = self._launch(following) if goes_on and following else None
+        outcomes = self._landed(flight)
+        return outcomes if failure is None else outcomes | _ended(following, failure)
 
     def land(self) -> dict[int, Outcome]:
         """The outcomes of what is in flight; empty if nothing is."""
@@ -108,6 +116,17 @@ class WindowsAhead:
     def forget(self) -> None:
         """Nobody will ask for what is in flight."""
         self._flight = None
+        self._device.forget()
+
+    def _launch(self, parts: Mapping[int, WindowPart]) -> Exception | None:
+        """Put a window in flight. What it returns ends these replies; raises what ends more than them."""
+        try:
+            self._flight = Flight(parts, self._device.launch(parts))
+        except Exception as failure:
+            if not is_requests_failure(failure):
+                raise
+            return failure
+        return None
 
     def _landed(self, flight: Flight) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -119,6 +138,14 @@ class WindowsAhead:
             if number in flight.marks:
                 part.slot.add_mark(flight.marks[number])
         return outcomes
+
+
+def _ended(parts: Mapping[int, WindowPart], failure: Exception) -> dict[int, Outcome]:
+    """Replies that were still going on end with the failure: a launch may have moved a part of their states."""
+    going_on = {number: part.reply for number, part in parts.items() if part.reply.reason is None}
+    for reply in going_on.values():
+        reply.reason = FinishReason.ERROR
+    return dict.fromkeys(going_on, failure)
 
 
 def _has_room_behind_next(reply: Reply) -> bool:
@@ -134,9 +161,9 @@ def _take_marks(flight: Flight) -> None:
 
 
 def _outcome(part: WindowPart, landed: Landed) -> Outcome:
-    if not landed.is_finite:
+    if landed.failure is not None:
         part.reply.reason = FinishReason.ERROR
-        return not_finite("the window")
+        return landed.failure
     assert landed.tokens, "a reply that goes on gets a token from every window"
     draws, reason = part.reply.take([Draw(token_id) for token_id in landed.tokens])
     agrees = len(draws) == len(landed.tokens) and (reason is not None) == landed.has_ended

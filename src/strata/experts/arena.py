@@ -3,8 +3,6 @@
 Knows blobs and where they lie; knows no file format. Memory is asked for once, after it is known to be there.
 """
 
-import contextlib
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +10,7 @@ import torch
 
 from strata.errors import ModelError
 from strata.experts.blob import ExpertBlob, view_blob
+from strata.experts.host_memory import anonymous_memory
 from strata.experts.packing import STAGE, PackingThreads, fill_blobs
 from strata.experts.sources import ExpertSource
 from strata.hardware import MemoryFacts, read_memory
@@ -87,7 +86,7 @@ def load_arena(
     """
     layers = plan_arena(source)
     require_memory(layers, read_memory() if memory is None else memory)
-    arena = Arena(layers, _allocate(sum(layer.total_bytes for layer in layers)))
+    arena = Arena(layers, anonymous_memory(sum(layer.total_bytes for layer in layers)))
     with PackingThreads(threads) as workers:
         for layer in layers:
             for done in fill_blobs(source, layer.name, 0, arena.blobs(layer.name), workers):
@@ -109,17 +108,3 @@ def require_memory(layers: Sequence[ArenaLayer], memory: MemoryFacts) -> None:
         f"the {experts:,} experts take {needed / 2**30:.2f} GiB packed ({needed * 8 / weights:.2f} bits a weight), and "
         f"{limit} leaves {memory.usable / 2**30:.2f} GiB: a file with at most {bits:.1f} bits a weight would fit"
     )
-
-
-def _allocate(size: int) -> torch.Tensor:
-    """Zeroed memory from a page's start, in large pages where the system gives them."""
-    if size == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as failure:
-        raise ModelError(f"the system does not give {size / 2**30:.2f} GiB of memory for the experts") from failure
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without large pages: slower, not wrong
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)

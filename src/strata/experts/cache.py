@@ -1,11 +1,11 @@
 """Which experts have seats in a card's memory: counts that fade, and which resident gives way to which miss.
 
 Knows numbers only, of the layers of one device; knows no tensor, no copy and no clock. Whoever drives it says which
-experts windows asked for, which may not be touched and when copies have landed.
+experts windows asked for and when copies have landed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,13 +36,20 @@ class SwapRule:
     The defaults were chosen by replay (docs/log.md, 2026-11-30).
     """
 
-    every: int = 1  # windows between two rounds
+    every: int = 2  # windows between two rounds
     most_swaps: int = 64  # of a round
-    margin: float = 2.0  # by how much a miss must lead
-    decay: float = 0.96  # what is left of every count after a round: half of it after 17 windows
+    margin: float = 1.5  # by how much a miss must lead
+    decay: float = 0.96  # what is left of every count after a round: half of it after 34 windows
+    again: float = 0.3  # what a window counts that asks for an expert as the last one did; others count 1
 
     def __post_init__(self) -> None:
-        limits = {"every": (1, 1 << 20), "most_swaps": (0, 1 << 20), "margin": (0, 1e6), "decay": (0, 1)}
+        limits = {
+            "every": (1, 1 << 20),
+            "most_swaps": (0, 1 << 20),
+            "margin": (0, 1e6),
+            "decay": (0, 1),
+            "again": (0, 1),
+        }
         for field in fields(self):
             value, (low, high) = getattr(self, field.name), limits[field.name]
             if not low <= value <= high:
@@ -53,9 +60,9 @@ class SwapRule:
 class CacheView:
     """All that a decision sees. Arrays are [layers, experts]; nobody writes to them while it is made."""
 
-    counts: NDArray[np.float32]  # windows that asked for an expert, older ones counting less
+    counts: NDArray[np.float32]  # windows that asked for an expert, older and repeated ones counting less
     is_resident: NDArray[np.bool_]
-    is_pinned: NDArray[np.bool_]  # may neither come nor go
+    is_landing: NDArray[np.bool_]  # on their way to a seat: may neither come nor go
     blob_bytes: NDArray[np.int64]  # [layers]: of one expert
 
 
@@ -83,9 +90,10 @@ def place_hottest(heat: NDArray[np.generic], blob_bytes: Sequence[int], room_byt
 
 
 class ExpertCache:
-    """Counts, residents and pins of one device, and the swaps that a rule makes of them. Not thread-safe.
+    """Counts and residents of one device, and the swaps that a rule makes of them. Not thread-safe.
 
-    Every seat that was placed at the start stays a seat. An arrival is on its way, and pinned, until `land` is called.
+    Every seat that was placed at the start stays a seat. An arrival is on its way until `land` is called. Experts that
+    a window in flight uses may give way: whoever moves bytes does so behind that window.
     """
 
     def __init__(self, is_placed: NDArray[np.bool_], blob_bytes: Sequence[int], rule: SwapRule) -> None:
@@ -94,49 +102,60 @@ class ExpertCache:
         self._rule = rule
         self._blob_bytes = np.asarray(blob_bytes, np.int64)
         self._counts = np.zeros(is_placed.shape, np.float32)
-        self._pins = np.zeros(is_placed.shape, np.int32)
-        self._landing: set[ExpertId] = set()
+        self._asked = np.zeros(is_placed.shape, np.int32)  # windows since the last round
+        self._was_asked = np.zeros(is_placed.shape, bool)  # in the round before
+        self._is_landing = np.zeros(is_placed.shape, bool)
         self._windows = 0
 
     @property
     def view(self) -> CacheView:
         """What the next decision would see."""
-        return CacheView(self._counts, self.is_resident, self._pins > 0, self._blob_bytes)
+        return CacheView(self._counts, self.is_resident, self._is_landing, self._blob_bytes)
 
     def note_window(self, layers: NDArray[np.integer], experts: NDArray[np.integer]) -> list[Swap]:
         """Count the distinct experts that a window asked for; if a round is due, the swaps that begin now.
 
         Their victims are no residents any more when this returns.
         """
-        self._counts[layers, experts] += 1
+        self._asked[layers, experts] += 1
         self._windows += 1
-        if self._windows % self._rule.every:
-            return []
-        swaps = choose_swaps(self.view, self._rule)
-        self._counts *= np.float32(self._rule.decay)
-        for swap in swaps:
-            self.is_resident[swap.victim] = False
-            self._pins[swap.arrival] += 1
-        self._landing.update(swap.arrival for swap in swaps)
-        return swaps
+        return [] if self._windows % self._rule.every else self._round(self._rule.most_swaps)
+
+    def note_counts(self, counts: NDArray[np.integer], most_swaps: int) -> list[Swap]:
+        """A round at once: `counts` [layers, experts] windows asked for an expert since the last one.
+
+        The swaps that begin now, `most_swaps` at most; see `note_window`.
+        """
+        self._asked += counts
+        return self._round(min(most_swaps, self._rule.most_swaps))
+
+    def call_off(self, swap: Swap) -> None:
+        """A swap that had begun does not take place, its victim keeps the seat. Raises ValueError as `land` does."""
+        self._arrived(swap.arrival)
+        self.is_resident[swap.victim] = True
 
     def land(self, arrival: ExpertId) -> None:
         """Its bytes are in the seat. Raises ValueError for an expert that is not on its way."""
-        if arrival not in self._landing:
-            raise ValueError(f"expert {arrival.expert} of layer {arrival.layer} is not on its way to a seat")
-        self._landing.remove(arrival)
-        self._pins[arrival] -= 1
+        self._arrived(arrival)
         self.is_resident[arrival] = True
 
-    def pin(self, layers: NDArray[np.integer], experts: NDArray[np.integer]) -> None:
-        """A window in flight uses these experts, each named once: they keep their seats until `unpin`."""
-        self._pins[layers, experts] += 1
+    def _round(self, most_swaps: int) -> list[Swap]:
+        is_asked = self._asked > 0
+        repeated = self._asked - (is_asked & ~self._was_asked)
+        self._counts += self._asked - np.float32(1 - self._rule.again) * repeated
+        self._was_asked = is_asked
+        self._asked[:] = 0
+        swaps = choose_swaps(self.view, replace(self._rule, most_swaps=most_swaps))
+        self._counts *= np.float32(self._rule.decay)
+        for swap in swaps:
+            self.is_resident[swap.victim] = False
+            self._is_landing[swap.arrival] = True
+        return swaps
 
-    def unpin(self, layers: NDArray[np.integer], experts: NDArray[np.integer]) -> None:
-        """The window has ended. Raises ValueError for experts that were not pinned."""
-        if np.any(self._pins[layers, experts] < 1):
-            raise ValueError("an expert that is to be unpinned was not pinned")
-        self._pins[layers, experts] -= 1
+    def _arrived(self, arrival: ExpertId) -> None:
+        if not self._is_landing[arrival]:
+            raise ValueError(f"expert {arrival.expert} of layer {arrival.layer} is not on its way to a seat")
+        self._is_landing[arrival] = False
 
 
 def choose_swaps(view: CacheView, rule: SwapRule) -> list[Swap]:
@@ -147,7 +166,7 @@ def choose_swaps(view: CacheView, rule: SwapRule) -> list[Swap]:
     """
     found: list[tuple[float, Swap]] = []
     for size in np.unique(view.blob_bytes):
-        may_move = (view.blob_bytes == size)[:, None] & ~view.is_pinned
+        may_move = (view.blob_bytes == size)[:, None] & ~view.is_landing
         found += _pairs(view.counts, may_move & ~view.is_resident, may_move & view.is_resident, rule)
     found.sort(key=lambda pair: -pair[0])
     return [swap for _, swap in found[: rule.most_swaps]]

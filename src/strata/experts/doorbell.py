@@ -11,14 +11,15 @@ from dataclasses import dataclass
 import torch
 
 from strata.experts.pool import native_layout
+from strata.kernels.expert_plan.tables import Mailbox
 from strata.native import abi, library
 from strata.native.closing import Closing
 from strata.native.pool import Pool
 from strata.quant.layout import BlobLayout
 
-RAISED = 0x7FFFFFFF  # what every done flag is after a stop
-HEADER_FIELDS = 3  # layer, rows, entries
-FLAG_STRIDE = 16  # int32: flags that two sides write lie on cache lines of their own
+# A request is 3 to 4,000 us of work on an idle PC. One that the system has swapped out waits for its disk: 32 rows ask
+# for at most 320 experts of 3 MB, which are 10 s at 100 MB/s. Behind that nobody answers any more.
+ANSWER_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -30,97 +31,134 @@ class LayerExperts:
 
 
 @dataclass(frozen=True)
-class Mailbox:
-    """The shared memory of one window in flight; a request is written first, then `door` rises by 1.
+class DoorbellCounters:
+    """What a service has done since it was made."""
 
-    The answer: rows of `out` and `status` (0: done), then `done` reaches the door's number. Flags only rise.
-    """
+    requests: int
+    experts: int  # distinct ones of each request
+    bytes: int  # of their blobs
+    busy_ns: int  # from reading requests to raising their done flags
 
-    door: torch.Tensor  # int32 [1]
-    done: torch.Tensor  # int32 [1]
-    status: torch.Tensor  # int32 [1]
-    header: torch.Tensor  # int32 [3]: layer, rows, entries
-    entries: torch.Tensor  # int32 [max_entries, 2]: expert, slot = row * ranks + rank
-    x: torch.Tensor | None  # float32 [max_rows, hidden], or None where the window quantizes:
-    q: torch.Tensor | None  # int8 [max_rows, hidden]
-    d: torch.Tensor | None  # float32 [max_rows, hidden / 32]
-    out: torch.Tensor  # float32 [max_rows, ranks, hidden]
 
-    @classmethod
-    def create(
-        cls, max_rows: int, ranks: int, hidden: int, *, is_quantized: bool = False, is_pinned: bool = False
-    ) -> "Mailbox":
-        """A mailbox in new memory, pinned for a GPU if asked to."""
+@dataclass(frozen=True)
+class DoorbellState:
+    """A look at a mailbox, at any moment; layer, rows and entries are those of the last request."""
 
-        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-            return torch.zeros(*shape, dtype=dtype, pin_memory=is_pinned)
+    door: int
+    done: int
+    answered: int
+    layer: int
+    rows: int
+    entries: int
+    is_in_flight: bool
+    is_late: bool  # of the whole service: a request waited longer than its limit, and every flag was raised
+    failures: int  # requests with an error for an answer, or none within the limit; of the last of them:
+    failed_layer: int
+    failure: str
 
-        flags = zeros(4, FLAG_STRIDE)
-        return cls(
-            flags[0, :1],
-            flags[1, :1],
-            flags[2, :1],
-            flags[3, :HEADER_FIELDS],
-            zeros(max_rows * ranks, 2),
-            None if is_quantized else zeros(max_rows, hidden, dtype=torch.float32),
-            zeros(max_rows, hidden, dtype=torch.int8) if is_quantized else None,
-            zeros(max_rows, hidden // 32, dtype=torch.float32) if is_quantized else None,
-            zeros(max_rows, ranks, hidden, dtype=torch.float32),
-        )
-
-    def as_struct(self) -> abi.Mailbox:
-        """The mailbox as the library takes it. Raises ValueError for a tensor of another type or with gaps."""
-        types = dict.fromkeys(("door", "done", "status", "header", "entries"), torch.int32)
-        types |= {"x": torch.float32, "q": torch.int8, "d": torch.float32, "out": torch.float32}
-        made = abi.Mailbox()
-        for name, dtype in types.items():
-            tensor = getattr(self, name)
-            if tensor is not None and (tensor.dtype != dtype or not tensor.is_contiguous()):
-                raise ValueError(f"{name} of a mailbox must be contiguous {dtype}, not {tensor.dtype}")
-            setattr(made, name, None if tensor is None else tensor.data_ptr())
-        made.max_rows, made.ranks, made.hidden = self.out.shape
-        made.max_entries = self.entries.shape[0]
-        return made
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request has no answer yet."""
+        return self.is_in_flight and self.door > self.answered
 
 
 class DoorbellService(Closing):
-    """Runs until it is stopped; a stop at any moment raises every done flag."""
+    """Runs until it is stopped; a stop at any moment raises all flags, and so does a request that waits too long.
 
-    def __init__(self, pool: Pool, layers: Sequence[LayerExperts], mailboxes: Sequence[Mailbox]) -> None:
-        """The caller keeps the blobs' memory alive; pool and mailboxes are kept here."""
+    In a process that was forked from this one it can do nothing, and ends without harm.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        layers: Sequence[LayerExperts],
+        mailboxes: Sequence[Mailbox],
+        limit_s: float = ANSWER_LIMIT_S,
+        memory: object = None,
+    ) -> None:
+        """Pool, mailboxes and `memory` are kept here; the caller keeps blobs alive that are not part of it."""
         self._service: ctypes.c_void_p | None = None
-        self._kept = (pool, tuple(mailboxes))
+        self._kept = (pool, tuple(mailboxes), memory)
         described = [_native_layer(layer) for layer in layers]
-        boxes = (abi.Mailbox * len(mailboxes))(*(mailbox.as_struct() for mailbox in mailboxes))
+        boxes = (abi.Mailbox * len(mailboxes))(*(as_struct(mailbox) for mailbox in mailboxes))
         made = ctypes.c_void_p()
         create = library.load().strata_doorbell_create
-        structs = (abi.LayerExperts * len(layers))(*described)
-        library.check(create(pool.handle, structs, len(layers), boxes, len(mailboxes), ctypes.byref(made)))
+        structs, limit_ms = (abi.LayerExperts * len(layers))(*described), max(1, round(limit_s * 1e3))
+        library.check(create(pool.handle, structs, len(layers), boxes, len(mailboxes), limit_ms, ctypes.byref(made)))
         self._service = made
+
+    def begin(self, mailbox: int) -> None:
+        """From now on this mailbox may ring. Raises EngineError if the service was stopped."""
+        library.check(library.load().strata_doorbell_begin(self._service, mailbox))
+
+    def end(self, mailbox: int) -> None:
+        """No window rings in it any more; when none is in flight the service sleeps."""
+        library.check(library.load().strata_doorbell_end(self._service, mailbox))
 
     @contextmanager
     def window(self, mailbox: int) -> Iterator[None]:
-        """While the block runs this mailbox may ring; when none is in flight the service sleeps."""
-        library.check(library.load().strata_doorbell_begin(self._service, mailbox))
+        """While the block runs this mailbox may ring."""
+        self.begin(mailbox)
         try:
             yield
         finally:
-            library.check(library.load().strata_doorbell_end(self._service, mailbox))
+            self.end(mailbox)
 
     def rewind(self, mailbox: int) -> None:
         """Both flags back to 0, between windows: long before they reach their maximum."""
         library.check(library.load().strata_doorbell_rewind(self._service, mailbox))
 
+    def place(self, layer: int, expert: int, address: int) -> None:
+        """Where an expert's blob lies from now on, 0 for nowhere; also while windows are in flight.
+
+        The old blob keeps its bytes until no window that may ask for it is left. Raises EngineError for an expert that
+        does not exist.
+        """
+        library.check(library.load().strata_doorbell_place(self._service, layer, expert, address or None))
+
+    def counters(self) -> DoorbellCounters:
+        """What it has done so far."""
+        found = abi.DoorbellCounters()
+        library.check(library.load().strata_doorbell_counters(self._service, ctypes.byref(found)))
+        return DoorbellCounters(found.requests, found.experts, found.bytes, found.busy_ns)
+
+    def state(self, mailbox: int) -> DoorbellState:
+        """A look at a mailbox; waits for nobody."""
+        found = abi.DoorbellState()
+        library.check(library.load().strata_doorbell_state(self._service, mailbox, ctypes.byref(found)))
+        flags = (found.door, found.done, found.answered)
+        asked = (found.layer, found.rows, found.entries, bool(found.is_in_flight), bool(found.is_late))
+        return DoorbellState(*flags, *asked, found.failures, found.failed_layer, found.failure.decode(errors="replace"))
+
     def stop(self) -> None:
-        """End the service and raise every done flag to RAISED. Harmless at any moment and twice."""
+        """End the service and raise every done flag, then every gate, to RAISED. Harmless at any moment and twice.
+
+        Returns after two seconds at most, even if a thread is stuck in a request.
+        """
         if self._service is not None:
             library.load().strata_doorbell_stop(self._service)
 
     def close(self) -> None:
         """Stop and free; no window may be running its block any more."""
         service, self._service = self._service, None
-        if service is not None:
-            library.load().strata_doorbell_destroy(service)
+        if service is not None and library.load().strata_doorbell_destroy(service):
+            # A thread that is stuck in a request may still read and write: what it has stays until the process ends.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))
+
+
+def as_struct(mailbox: Mailbox) -> abi.Mailbox:
+    """A mailbox as the library takes it. Raises ValueError for a tensor of another type or with gaps."""
+    types = dict.fromkeys(("door", "done", "gate", "status", "header", "entries"), torch.int32)
+    types |= {"x": torch.float32, "q": torch.int8, "d": torch.float32, "out": torch.float32}
+    made = abi.Mailbox()
+    for name, dtype in types.items():
+        tensor = getattr(mailbox, name)
+        if tensor is not None and (tensor.dtype != dtype or not tensor.is_contiguous()):
+            raise ValueError(f"{name} of a mailbox must be contiguous {dtype}, not {tensor.dtype}")
+        setattr(made, name, None if tensor is None else tensor.data_ptr())
+    made.max_rows, made.ranks, made.hidden = mailbox.out.shape
+    made.max_entries = mailbox.entries.shape[0]
+    return made
 
 
 def _native_layer(layer: LayerExperts) -> abi.LayerExperts:

@@ -118,10 +118,76 @@ def _prefetch_to_l2_plain(address, size):
     pass
 
 
+@triton.jit
+def _store_release_ptx(pointer, value):
+    # One thread stores; what the others stored lies before it if a barrier does.
+    tl.inline_asm_elementwise(
+        """
+        {
+        .reg .pred isfirst; .reg .b32 thread;
+        mov.u32 thread, %tid.x; setp.eq.u32 isfirst, thread, 0;
+        @isfirst st.release.sys.global.u32 [$1], $2;
+        mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r", [pointer.to(tl.int64), value], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_release_plain(pointer, value):
+    tl.store(pointer, value)
+
+
+@triton.jit
+def _store_fenced_ptx(pointer, value):
+    tl.inline_asm_elementwise(
+        """
+        {
+        .reg .pred isfirst; .reg .b32 thread;
+        mov.u32 thread, %tid.x; setp.eq.u32 isfirst, thread, 0;
+        @isfirst st.relaxed.sys.global.u32 [$1], $2;
+        @isfirst fence.sc.sys;
+        mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r", [pointer.to(tl.int64), value], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_fenced_plain(pointer, value):
+    tl.store(pointer, value)
+
+
+@triton.jit
+def _load_acquire_ptx(pointer):
+    return tl.inline_asm_elementwise(
+        "ld.acquire.sys.global.u32 $0, [$1];", "=r,l", [pointer.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def _load_acquire_plain(pointer):
+    return tl.load(pointer, volatile=True)
+
+
+@triton.jit
+def _nanoseconds_ptx():
+    return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
+def _nanoseconds_plain():
+    return tl.full((), 0, tl.int64)
+
+
 if triton.knobs.runtime.interpret:
     dp4a, permute_bytes = _dp4a_plain, _permute_plain
     split_nibbles, split_pairs, entries_of_16 = _split_nibbles_plain, _split_pairs_plain, _entries_of_16_plain
     prefetch_to_l2 = _prefetch_to_l2_plain
+    store_release, store_fenced, load_acquire = _store_release_plain, _store_fenced_plain, _load_acquire_plain
+    nanoseconds = _nanoseconds_plain
 else:
     # dp4a(a, b, total): total + the sum of four products of signed bytes.
     # permute_bytes(low, high, selector): byte i of the result is byte (selector >> 4i) & 7 of the eight; the fourth bit
@@ -132,3 +198,10 @@ else:
     split_nibbles, split_pairs, entries_of_16 = _split_nibbles_ptx, _split_pairs_ptx, _entries_of_16_ptx
     # prefetch_to_l2(address, size): the program asks for these bytes, once; both scalars, multiples of 16.
     prefetch_to_l2 = _prefetch_to_l2_ptx
+    # store_release(pointer, value): a word for the whole system (the CPU, other GPUs), behind what the program stored
+    # before a barrier and what it knows of from others. load_acquire(pointer): what lies behind such a store elsewhere
+    # may be read once its word was seen. store_fenced(pointer, value): a word that the whole system can see before the
+    # program's first thread reads anything that stands behind it. Scalars of int32.
+    store_release, store_fenced, load_acquire = _store_release_ptx, _store_fenced_ptx, _load_acquire_ptx
+    # nanoseconds(): the GPU's clock; the interpreter has none: 0.
+    nanoseconds = _nanoseconds_ptx

@@ -3,7 +3,7 @@
 Knows no family and no file. A family's class implements `LanguageModel`; the engine sees nothing else of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -67,7 +67,17 @@ class LanguageModel(Protocol):
     max_position: int  # rows that a slot may hold at most
     experts_per_row: int  # rows of routed experts that one row of text takes, all layers together
     reads_as_windows: bool  # a read row has the bits of a decoded one
-    experts_place: str  # where routed experts are computed: cpu or vram
+    experts_place: str  # where routed experts are computed, if that is one place: cpu or vram
+
+    @property
+    def experts_counted(self) -> Mapping[str, int] | None:
+        """Distinct experts of each layer of each window so far, by place; None: all are computed at `experts_place`."""
+        ...
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What a step under way waits for beside its device, in a sentence; None if for nothing. From any thread."""
+        ...
 
     @property
     def draft_head(self) -> "DraftHead | None":

@@ -174,7 +174,7 @@ def _mixer_width(text: Mapping[str, Any]) -> int:
 def place_in_ram(
     tensor_bytes: Mapping[str, int], state: int, most_table_bytes: int, working_bytes: int = 0
 ) -> Placement:
-    """Everything in main memory, as Strata runs today; larger n-gram tables stay in the files and give single rows.
+    """Everything in main memory, as on the CPU; larger n-gram tables stay in the files and give single rows.
 
     tensor_bytes: canonical name -> bytes as it is held. state: bytes of the slots' state. working_bytes: what a read
     takes for itself.

@@ -4,7 +4,7 @@ Knows the contract of layers (`mixers/base.py`) and of models (`base.py`); knows
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,8 @@ class RowModel(ABC):
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
     experts_place = "cpu"
+    experts_counted: Mapping[str, int] | None = None
+    waiting_for: str | None = None
     fast: FastWindows | None = None  # rows in C++; None: in torch, which computes the same within rounding
 
     @property

@@ -4,11 +4,25 @@ Knows no tensor; what is put into the structs is decided beside their users.
 """
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int8, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int8,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 MATRIX_ARRAYS = 5  # codes, scales, super scales, mins, super mins
 TABLE_ENTRIES = 16
+SENTENCE_BYTES = 200
 
 
 class Matrix(Structure):
@@ -80,6 +94,7 @@ class Mailbox(Structure):
     _fields_ = (
         ("door", c_void_p),
         ("done", c_void_p),
+        ("gate", c_void_p),
         ("status", c_void_p),
         ("header", c_void_p),
         ("entries", c_void_p),
@@ -91,6 +106,31 @@ class Mailbox(Structure):
         ("max_entries", c_int32),
         ("ranks", c_int32),
         ("hidden", c_int32),
+    )
+
+
+class DoorbellCounters(Structure):
+    """StrataDoorbellCounters: what a service has done so far."""
+
+    _fields_ = (("requests", c_uint64), ("experts", c_uint64), ("bytes", c_uint64), ("busy_ns", c_uint64))
+
+
+class DoorbellState(Structure):
+    """StrataDoorbellState: a look at a mailbox."""
+
+    _fields_ = (
+        ("door", c_uint32),
+        ("done", c_uint32),
+        ("answered", c_uint32),
+        ("layer", c_int32),
+        ("rows", c_int32),
+        ("entries", c_int32),
+        ("is_in_flight", c_int32),
+        ("is_late", c_int32),
+        ("failures", c_uint64),
+        ("failed_layer", c_int32),
+        ("failed_code", c_int32),
+        ("failure", c_char * SENTENCE_BYTES),
     )
 
 
@@ -166,13 +206,16 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_silu_mul": (c_int32, (c_void_p, c_void_p, c_void_p, c_int64)),
     "strata_doorbell_create": (
         c_int32,
-        (c_void_p, POINTER(LayerExperts), c_int32, POINTER(Mailbox), c_int32, POINTER(c_void_p)),
+        (c_void_p, POINTER(LayerExperts), c_int32, POINTER(Mailbox), c_int32, c_int32, POINTER(c_void_p)),
     ),
     "strata_doorbell_begin": (c_int32, (c_void_p, c_int32)),
     "strata_doorbell_end": (c_int32, (c_void_p, c_int32)),
     "strata_doorbell_rewind": (c_int32, (c_void_p, c_int32)),
-    "strata_doorbell_stop": (None, (c_void_p,)),
-    "strata_doorbell_destroy": (None, (c_void_p,)),
+    "strata_doorbell_place": (c_int32, (c_void_p, c_int32, c_int32, c_void_p)),
+    "strata_doorbell_counters": (c_int32, (c_void_p, POINTER(DoorbellCounters))),
+    "strata_doorbell_state": (c_int32, (c_void_p, c_int32, POINTER(DoorbellState))),
+    "strata_doorbell_stop": (c_int32, (c_void_p,)),
+    "strata_doorbell_destroy": (c_int32, (c_void_p,)),
     "strata_packs": (c_int32, (c_int32,)),
     "strata_pack": (c_int32, (c_void_p, POINTER(Packing), c_int32)),
     "strata_read_memory": (c_int32, (c_void_p, c_void_p, c_int64, POINTER(c_double))),

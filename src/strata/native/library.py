@@ -12,7 +12,7 @@ import strata.native
 from strata.errors import EngineError
 from strata.native import abi
 
-ABI_VERSION = 4
+ABI_VERSION = 6
 LIBRARY_NAME = "libstrata_native.so"
 
 # Bit n of strata_cpu_features() is the n-th name; csrc/cpu_features.cpp holds the same list.

@@ -33,6 +33,7 @@ class Counters:
         slots: tuple[SlotView, ...],
         memory: Mapping[str, int],
         experts: Mapping[str, int],
+        experts_are_rows: bool,
     ) -> Statistics:
         """With the state of the moment."""
         return Statistics(
@@ -48,4 +49,5 @@ class Counters:
             slots=slots,
             memory=dict(memory),
             experts=dict(experts),
+            experts_are_rows=experts_are_rows,
         )

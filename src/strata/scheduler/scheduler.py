@@ -31,6 +31,16 @@ class StepEngine(Protocol):
         """Whether a read row has the bits of a decoded one."""
         ...
 
+    @property
+    def experts_are_rows(self) -> bool:
+        """What `experts` counts: see `Statistics`."""
+        ...
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the step under way waits for beside its device, in a sentence. From any thread."""
+        ...
+
     def check(self, request: TokenRequest) -> None:
         """Raises RequestError for a request that cannot be run."""
         ...
@@ -48,7 +58,7 @@ class StepEngine(Protocol):
         ...
 
     def experts(self) -> Mapping[str, int]:
-        """Rows of routed experts computed so far, by where."""
+        """Routed experts computed so far, by where: see `Statistics`."""
         ...
 
 
@@ -125,6 +135,11 @@ class Scheduler:
         out, self._out = self._out, []
         return out
 
+    @property
+    def waiting_for(self) -> str | None:
+        """See `StepEngine`."""
+        return self._engine.waiting_for
+
     def statistics(self) -> Statistics:
         """The counters and the slots now."""
         return self._counters.statistics(
@@ -133,6 +148,7 @@ class Scheduler:
             slots=tuple(map(_view, self._slots)),
             memory=self._engine.memory(),
             experts=self._engine.experts(),
+            experts_are_rows=self._engine.experts_are_rows,
         )
 
     def _decide(self) -> Step | None:

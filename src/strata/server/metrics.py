@@ -92,6 +92,13 @@ class ReplyClock:
         self._metrics.finished(usage, reason, time.perf_counter() - self._started)
 
 
+_EXPERT_ROWS = ("strata_expert_rows", "Rows of experts by where they ran, of a model whose experts run in one place.")
+_WINDOW_EXPERTS = (
+    "strata_window_experts",
+    "Different experts of each layer of each window by where they ran, of a model with experts in tiers.",
+)
+
+
 class _EngineCollector(Collector):
     """What the engine's last statistics say, read when Prometheus asks."""
 
@@ -120,9 +127,10 @@ class _EngineCollector(Collector):
         yield _counter("strata_windows", "Decode windows.", now.windows)
         yield _counter("strata_drafted_tokens", "Tokens drafted.", now.drafted_tokens)
         yield _counter("strata_accepted_drafts", "Drafts accepted.", now.accepted_drafts)
-        experts = CounterMetricFamily("strata_expert_rows", "Rows of experts by where they ran.", labels=["place"])
-        for place, rows in now.experts.items():
-            experts.add_metric([place], rows)
+        name, what = _EXPERT_ROWS if now.experts_are_rows else _WINDOW_EXPERTS
+        experts = CounterMetricFamily(name, what, labels=["place"])
+        for place, count in now.experts.items():
+            experts.add_metric([place], count)
         yield experts
         memory = GaugeMetricFamily("strata_memory_bytes", "Memory by use.", labels=["use"])
         for use, taken in now.memory.items():

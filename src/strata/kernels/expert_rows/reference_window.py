@@ -1,5 +1,7 @@
 """A layer's experts over given buffers as they are defined: one expert after another. Knows no thread and no launch."""
 
+import ctypes
+
 import torch
 
 from strata.kernels.expert_rows.buffers import ExpertBuffers, SharedExpert
@@ -30,10 +32,7 @@ def expert_rows_into(
 
 def expert_matrices(blobs: ExpertBlobs, seat: int) -> tuple[PackedMatrix, PackedMatrix, PackedMatrix]:
     """Gate, up and down of the blob in a seat, in host memory."""
-    offset = seat * blobs.stride
-    if blobs.addresses is not None:
-        offset = int(blobs.addresses[seat]) - blobs.memory.data_ptr()
-    layout, blob = blobs.layout, blobs.memory[offset : offset + blobs.stride]
+    layout, blob = blobs.layout, blob_bytes(blobs, seat)
     posts = layout.post_scales
     factors = blob[posts.offset : posts.offset + posts.size].clone().view(torch.float32).tolist()
     gate, up, down = (
@@ -41,3 +40,28 @@ def expert_matrices(blobs: ExpertBlobs, seat: int) -> tuple[PackedMatrix, Packed
         for matrix, places, factor in zip(layout.matrices, layout.places(), factors, strict=True)
     )
     return gate, up, down
+
+
+def blob_bytes(blobs: ExpertBlobs, seat: int) -> torch.Tensor:
+    """The blob in a seat where it lies, uint8 [stride]: in `memory`, or at an address that the device can read."""
+    offset = seat * blobs.stride
+    if blobs.addresses is not None:
+        address = int(blobs.addresses[seat])
+        offset = address - blobs.memory.data_ptr()
+        if not 0 <= offset <= blobs.memory.numel() - blobs.stride:
+            return _at_address(address, blobs.stride, blobs.addresses.device)
+    return blobs.memory[offset : offset + blobs.stride]
+
+
+def _at_address(address: int, size: int, device: torch.device) -> torch.Tensor:
+    """Bytes of whatever memory a device can read, pinned main memory too; who owns them keeps them alive."""
+    if device.type == "cpu":
+        return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+    return torch.as_tensor(_DeviceBytes(address, size), device=device)
+
+
+class _DeviceBytes:
+    """What torch makes a tensor on a GPU of, without a copy."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}

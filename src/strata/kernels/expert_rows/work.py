@@ -11,8 +11,8 @@ from strata.quant.layout import BLOB_ALIGNMENT, BlobLayout
 class ExpertBlobs:
     """Blobs of one layout: one after another in `memory`, or anywhere, at the addresses in `addresses`.
 
-    memory: uint8 [seats * stride]; addresses: int64 [seats] on the computing device, each a multiple of 256, for blobs
-    that the device reads in place (pinned host memory). `memory` keeps the bytes alive in both cases.
+    memory: uint8 [seats * stride]; addresses: int64 [seats] on the computing device, multiples of 256, of blobs in
+    `memory`, or in host memory that the device reads in place (pinned), which somebody else keeps alive.
     """
 
     layout: BlobLayout

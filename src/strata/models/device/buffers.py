@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from strata.kernels.attention_rows import AttentionRowsShape, AttentionWork, RotationTables
+from strata.kernels.expert_plan.tables import PlannedWork
 from strata.kernels.expert_rows.buffers import ExpertBuffers
 from strata.kernels.packed_rows import room_for
 from strata.kernels.packed_rows.rows_out import RowsOut
@@ -87,6 +88,11 @@ class Buffers:
         return self._once(
             ("routes", ranks, has_gate), lambda: Routes.empty(self.rows.count, ranks, self.model.device, has_gate)
         )
+
+    def planned(self, mlp: SparseMlp) -> PlannedWork:
+        """Where a layer's experts are computed."""
+        ranks = mlp.experts_per_token
+        return self._once(("planned", ranks), lambda: PlannedWork.empty(self.rows.count, ranks, self.model.device))
 
     def experts(self, mlp: SparseMlp) -> ExpertBuffers:
         """What a layer's experts write."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from strata.errors import ModelError
+from strata.experts.tiers import ExpertTiers
 from strata.kernels.attention_rows import AttentionLayer, AttentionRowsShape, AttentionVectors, IndexerRowsShape
 from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
 from strata.kernels.ngram_rows import NgramHash, NgramRowsShape, NgramVectors
@@ -43,23 +44,27 @@ from strata.models.weights import TableGather
 from strata.quant.packed import PackedMatrix
 
 
-def describe(model: Any, device: torch.device) -> DeviceModel:
-    """The model without its draft layer. Raises ModelError for a family that does not run on a device."""
+def describe(model: Any, device: torch.device, tiers: ExpertTiers | None = None) -> DeviceModel:
+    """The model without its draft layer. Raises ModelError for a family that does not run on a device.
+
+    tiers: of the model's experts, layer by layer, if not all of them are on the device.
+    """
+    parts = _Parts(device, tiers)
     if isinstance(model, Qwen4Exp):
-        return _describe_qwen4_exp(model, device)
+        return _describe_qwen4_exp(model, parts)
     if isinstance(model, Decoder):
-        return _describe_decoder(model, device)
+        return _describe_decoder(model, parts)
     raise ModelError(f"models of the class {type(model).__name__} do not run on a GPU yet: use `--device cpu`")
 
 
-def _describe_qwen4_exp(model: Qwen4Exp, device: torch.device) -> DeviceModel:
-    config, parts = model.config, _Parts(device)
+def _describe_qwen4_exp(model: Qwen4Exp, parts: "_Parts") -> DeviceModel:
+    config = model.config
     mixers = [layer.mixer for layer in model.layers]
     nets = [mixer.weights for mixer in mixers if isinstance(mixer, DeltaNetMixer)]
     shape = delta_shape(config.delta_net) if nets else None
     vectors = parts.delta_vectors(nets)
     return DeviceModel(
-        device=device,
+        device=parts.device,
         hidden=config.hidden_size,
         streams=config.streams,
         vocabulary=config.vocabulary_size,
@@ -73,6 +78,7 @@ def _describe_qwen4_exp(model: Qwen4Exp, device: torch.device) -> DeviceModel:
         delta_vectors=vectors,
         final_read=parts.residual(model.final_residual),
         head=_matrices(model.head_weight),
+        tiers=parts.tiers,
     )
 
 
@@ -95,13 +101,13 @@ def _qwen4_exp_layer(parts: "_Parts", layer: Qwen4ExpLayer, vectors: DeltaVector
     )
 
 
-def _describe_decoder(model: Decoder, device: torch.device) -> DeviceModel:
-    config, weights, parts = model.config, model.weights, _Parts(device)
+def _describe_decoder(model: Decoder, parts: "_Parts") -> DeviceModel:
+    config, weights = model.config, model.weights
     nets = [layer.mixer for layer in weights.layers if isinstance(layer.mixer, DeltaNetWeights)]
     shape = delta_shape(config.require_delta_net()) if nets else None
     vectors = parts.delta_vectors(nets)
     return DeviceModel(
-        device=device,
+        device=parts.device,
         hidden=config.hidden_size,
         streams=1,
         vocabulary=config.vocabulary_size,
@@ -115,6 +121,7 @@ def _describe_decoder(model: Decoder, device: torch.device) -> DeviceModel:
         delta_vectors=vectors,
         final_read=ResidualRead(parts.vector(weights.final_norm_scale), None),
         head=_matrices(weights.head),
+        tiers=parts.tiers,
     )
 
 
@@ -136,15 +143,16 @@ def _decoder_layer(parts: "_Parts", layer: DecoderLayer, vectors: DeltaVectors |
 
 
 class _Parts:
-    """Makes the parts of one model's layers and counts those that keep state."""
+    """Makes the parts of one model's layers, and counts those that keep state or have experts."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._counts = {"delta": 0, "attention": 0, "ngram": 0}
+    def __init__(self, device: torch.device, tiers: ExpertTiers | None) -> None:
+        self.device = device
+        self.tiers = tiers
+        self._counts = {"delta": 0, "attention": 0, "ngram": 0, "sparse": 0}
 
     def vector(self, values: torch.Tensor) -> torch.Tensor:
         """Values as kernels read them."""
-        return values.float().contiguous().to(self._device)
+        return values.float().contiguous().to(self.device)
 
     def delta_vectors(self, nets: Sequence[DeltaNetWeights]) -> DeltaVectors | None:
         """The vectors of all delta nets, one layer after another."""
@@ -190,8 +198,15 @@ class _Parts:
             gate = None if weights.shared_gate is None else self.vector(weights.shared_gate.flatten())
             down = _only(_matrices(weights.shared.down).parts, "shared_expert.down_proj")
             shared = SharedMlp(_matrices(weights.shared.gate_up), down, gate)
-        router = _matrices(weights.router)
-        return SparseMlp(router, experts.blobs, shape.experts_per_token, shape.normalize_weights, shared)
+        tiers, index = self.tiers, self._next("sparse")
+        return SparseMlp(
+            _matrices(weights.router),
+            experts.blobs,
+            shape.experts_per_token,
+            shape.normalize_weights,
+            shared,
+            None if tiers is None else tiers.layer(index),
+        )
 
     def ngram(self, part: NgramPart) -> NgramLayer:
         shape, weights = part.shape, part.weights
@@ -202,7 +217,7 @@ class _Parts:
         return NgramLayer(
             self._next("ngram"),
             _only(_table(part.table), "ngram_embedding"),
-            NgramHash.of(shape.multipliers, shape.head_sizes, shape.end_of_text_id, self._device),
+            NgramHash.of(shape.multipliers, shape.head_sizes, shape.end_of_text_id, self.device),
             self.vector(weights.query_scale),
             _matrices(weights.key),
             _matrices(weights.value),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from strata.experts.tiers import ExpertTiers, LayerTiers
 from strata.kernels.attention_rows import AttentionLayer
 from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
 from strata.kernels.expert_rows.work import ExpertBlobs
@@ -75,6 +76,12 @@ class SparseMlp:
     experts_per_token: int
     normalize: bool
     shared: SharedMlp | None
+    tiers: LayerTiers | None = None  # None: every expert is in `blobs`; else they are where its tables say
+
+    @property
+    def asks_with_plain_rows(self) -> bool:
+        """Whether the CPU's threads are given rows as they are, for experts in float codes."""
+        return self.tiers is not None and self.tiers.mailbox.x is not None
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,7 @@ class DeviceModel:
     delta_vectors: DeltaVectors | None  # of all delta-net layers, one after another
     final_read: ResidualRead
     head: DeviceMatrices
+    tiers: ExpertTiers | None = None  # of the layers' experts; None: all of them are on the device
 
     @property
     def stream_width(self) -> int:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from strata.experts.blob import view_blob
 from strata.kernels.expert_rows.reference import expert_rows
+from strata.kernels.expert_rows.reference_window import expert_matrices
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.kernels.packed_rows import packed_rows
 from strata.models.fast.packing import PackedTensor, pack_values, take_rows
@@ -59,7 +59,7 @@ class DeviceTable:
 
 @dataclass(frozen=True)
 class DeviceExperts:
-    """The routed experts of a layer, all of them on the device; see `Experts`."""
+    """The routed experts of a layer, on the device or where the addresses of `blobs` say; see `Experts`."""
 
     blobs: ExpertBlobs
 
@@ -67,10 +67,8 @@ class DeviceExperts:
         """x [rows, hidden], ids [rows, ranks] -> [rows, ranks, hidden]."""
         out = x.new_empty(*expert_ids.shape, x.shape[1])
         for expert in expert_ids.unique().tolist():
-            begin = expert * self.blobs.stride
-            blob = view_blob(self.blobs.layout, self.blobs.memory[begin : begin + self.blobs.stride].cpu())
             at = expert_ids == expert
-            out[at] = expert_rows(*blob.matrices, x[at.nonzero()[:, 0]])
+            out[at] = expert_rows(*expert_matrices(self.blobs, expert), x[at.nonzero()[:, 0]])
         return out
 
 

@@ -1,5 +1,8 @@
 """The launches of a layer's MLP: routed experts with a shared one, or one dense MLP. Knows no arithmetic."""
 
+from dataclasses import replace
+
+from strata.kernels.expert_plan import collect_rows, plan_experts, wait_at_gate
 from strata.kernels.expert_rows import expert_rows_into
 from strata.kernels.expert_rows.buffers import SharedExpert
 from strata.kernels.gated_mlp import silu_times_into
@@ -16,7 +19,8 @@ def readers_of(mlp: SparseMlp | DenseMlp) -> Readers:
         return Readers.of(mlp.gate_up)
     layouts = [part.layout for part in _router_and_shared(mlp).parts]
     has_gate = mlp.shared is not None and mlp.shared.gate is not None
-    return Readers([*layouts, mlp.blobs.layout.gate, mlp.blobs.layout.up], read_plain=has_gate)
+    read_plain = has_gate or mlp.asks_with_plain_rows
+    return Readers([*layouts, mlp.blobs.layout.gate, mlp.blobs.layout.up], read_plain)
 
 
 def append_mlp(walk: Walk, mlp: SparseMlp | DenseMlp, x: LayerInput) -> None:
@@ -51,8 +55,17 @@ def _append_sparse(walk: Walk, mlp: SparseMlp, x: LayerInput) -> None:
             assert x.rows.plain is not None
             gate = SharedGate(x.rows.plain, mlp.shared.gate)
     walk.launch("experts: route", route_rows, products[:, :experts], buffers.rows, mlp.normalize, routes, gate)
-    made = buffers.experts(mlp)
-    walk.launch("experts: rows", expert_rows_into, mlp.blobs, routes.work, x.rows, made, shared)
+    made, tiers = buffers.experts(mlp), mlp.tiers
+    if tiers is None:
+        walk.launch("experts: rows", expert_rows_into, mlp.blobs, routes.work, x.rows, made, shared)
+    else:
+        planned, asked = buffers.planned(mlp), (tiers.tables, tiers.mailbox, tiers.layer, tiers.state)
+        walk.launch("experts: plan", plan_experts, routes.work, x.rows, *asked, planned)
+        blobs = replace(mlp.blobs, addresses=planned.addresses)
+        walk.launch("experts: rows", expert_rows_into, blobs, planned.work, x.rows, made, shared)
+        if tiers.mailbox.gate is not None:
+            walk.launch("experts: wait", wait_at_gate, tiers.mailbox, tiers.state)
+        walk.launch("experts: collect", collect_rows, tiers.mailbox, tiers.state, planned, made.by_rank)
     shared_rows = made.shared_rows if shared is not None else None
     walk.addition = ExpertRows(made.by_rank, routes.weights, shared_rows, routes.shared_weights, x.strengths)
 

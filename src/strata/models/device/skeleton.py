@@ -6,9 +6,10 @@ For compiling kernels, which ask for shapes and codes alone. Reads headers and v
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
 import torch
 
-from strata.experts.sources import ExpertSource
+from strata.experts.sources import ExpertSource, expert_layers
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.models.blocks.linear import Weight
 from strata.models.blocks.moe import Experts
@@ -17,7 +18,7 @@ from strata.models.fast.packing import FLOAT_CODES, experts_of, pack_tensor, pac
 from strata.models.weights import TableGather, TakenRows
 from strata.quant.at_load import quantized_layout
 from strata.quant.formats import by_gguf_type, by_name
-from strata.quant.layout import MatrixLayout
+from strata.quant.layout import BlobLayout, MatrixLayout
 from strata.quant.packed import PackedMatrix, view_matrix
 from strata.weights.gguf_source import GgufSource
 from strata.weights.quantizing import QuantizingSource
@@ -80,6 +81,22 @@ class SkeletonWeights:
         if self._zeros.numel() < size:
             self._zeros = torch.zeros(size, dtype=torch.uint8, device=self.device)
         return self._zeros[:size]
+
+
+class SkeletonPlaces:
+    """Where no expert lies, see `ExpertPlaces`: windows over no rows look for none."""
+
+    is_pinned = True
+
+    def __init__(self, source: WeightSource, names: Collection[str]) -> None:
+        self._found = experts_of(source, expert_layers(names))
+        self.layers = self._found.layers()
+        self.resident = np.zeros((len(self.layers), self._found.count(self.layers[0])), np.int64)
+        self.in_ram = self.resident.copy()
+
+    def layout(self, layer: int) -> BlobLayout:
+        """Of the blobs of one layer."""
+        return self._found.layout(self.layers[layer])
 
 
 def joined_layouts(layouts: list[MatrixLayout]) -> list[MatrixLayout]:

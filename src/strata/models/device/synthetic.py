@@ -5,7 +5,7 @@ device's generator with scales that give the usual variance; vectors have the va
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +21,12 @@ from strata.quant.formats.floats import BF16, F32
 from strata.quant.formats.q2_0 import Q2_0
 from strata.quant.formats.q4_0 import Q4_0
 from strata.quant.formats.q8_0 import Q8_0
-from strata.quant.layout import Array, BlobLayout, Code, MatrixLayout, Place
+from strata.quant.layout import TILE_ROWS, Array, BlobLayout, Code, MatrixLayout, Place
 from strata.quant.packed import PackedMatrix, view_matrix
 from strata.weights.synthetic import PublishedStyle, hash_values, key_of, rule_of
 
+ROUTER = ".mlp.gate.weight"
+TakeExperts = Callable[[str, torch.Tensor], None]  # a layer's prefix, and its blobs: uint8 [experts, bytes]
 FORMATS: dict[float, Format] = {each.bits_per_weight: each for each in (Q2_0, Q4_0, Q8_0, BF16)}
 # Root mean square of the integer that a random code means.
 _CODE_SIZES = {Code.CODE2: math.sqrt(1.5), Code.CODE4: math.sqrt(21.5), Code.CODE8: 73.9}
@@ -56,11 +58,19 @@ class SyntheticWeights:
         style: PublishedStyle,
         device: torch.device,
         form: SyntheticForm | None = None,
+        router_scales: torch.Tensor | None = None,
+        take_experts: TakeExperts | None = None,
     ) -> None:
+        """router_scales [experts]: by how much rows of routers are longer, in another order in every layer.
+
+        take_experts: is given the blobs of every layer that is asked for; nothing keeps them here then.
+        """
         self.device = device
         self.form = form or SyntheticForm()
         self._shapes = shapes
         self._style = style
+        self._router_scales = router_scales
+        self._take_experts = take_experts
         self._held: dict[str, DeviceMatrices] = {}  # a tied head asks for the embedding again
 
     def names(self) -> Collection[str]:
@@ -86,6 +96,14 @@ class SyntheticWeights:
         return self.table(name)
 
     def experts(self, prefix: str) -> Experts:
+        layout, blobs = self.blob_layout(prefix), self._expert_blobs(prefix)
+        if self._take_experts is not None:
+            self._take_experts(prefix, blobs)
+            blobs = blobs.new_empty(0)
+        return DeviceExperts(ExpertBlobs(layout, blobs.view(-1)))
+
+    def _expert_blobs(self, prefix: str) -> torch.Tensor:
+        """uint8 [experts, bytes of a blob] on the device."""
         layout = self.blob_layout(prefix)
         count = self.shape(f"{prefix}experts.down_proj")[0]
         memory = self._random_bytes(count, layout.total_bytes, f"{prefix}experts")
@@ -94,7 +112,7 @@ class SyntheticWeights:
         posts = layout.post_scales
         ones = torch.ones(posts.size // 4, device=self.device).view(torch.uint8)
         memory[:, posts.offset : posts.offset + posts.size] = ones
-        return DeviceExperts(ExpertBlobs(layout, memory.view(-1)))
+        return memory
 
     def held_bytes(self, name: str) -> int:
         """What a matrix, or a layer's experts without what fills their blobs up, takes on the device."""
@@ -122,13 +140,16 @@ class SyntheticWeights:
         is_looked_up = name.endswith((".ngram_embedding.weight", "embed_tokens.weight"))
         size = 1.0 if is_looked_up and "lm_head.weight" in self._shapes else 1 / math.sqrt(columns)
         self._scale(layout, layout.places(), memory, name, size)
-        return view_matrix(layout, memory[0], layout.places())
+        matrix = view_matrix(layout, memory[0], layout.places())
+        if self._router_scales is not None and name.endswith(ROUTER):
+            scale_rows(matrix, self._router_scales[self._any_order(name, len(self._router_scales))])
+        return matrix
 
     def _layout(self, name: str, rows: int, columns: int) -> MatrixLayout:
         """Routers stay floats, as converters leave them; so does what the form's blocks do not divide."""
         is_routed = ".mlp.experts." in name or name.endswith(".ngram_embedding.weight")
         chosen = FORMATS[self.form.experts_bits if is_routed else self.form.dense_bits]
-        if name.endswith(".mlp.gate.weight") or columns % chosen.block_weights:
+        if name.endswith(ROUTER) or columns % chosen.block_weights:
             chosen = F32
         return chosen.layout(rows, columns)
 
@@ -141,7 +162,11 @@ class SyntheticWeights:
     def _scale(
         self, layout: MatrixLayout, places: dict[Array, Place], memory: torch.Tensor, name: str, size: float
     ) -> None:
-        """Scales into memory [count, bytes] of random codes, so that weights have the root mean square `size`."""
+        """Scales into memory [count, bytes] of random codes, so that weights have the root mean square `size`.
+
+        Half of the scales of integer codes are below 0: the integers' mean is not 0 (-0.5 of those from -8 to 7), and
+        weights with such a mean push all rows into one direction, the same for each: their routers choose alike then.
+        """
         code = layout.code
         place = places[Array.CODES if code.is_float else Array.SCALES]
         part, generator = memory[:, place.offset : place.offset + place.size], self._generator(f"{name} scales")
@@ -151,8 +176,24 @@ class SyntheticWeights:
             values = torch.randn(shape, generator=generator, device=self.device) * size
             part.copy_(values.to(dtype).view(torch.uint8))
         else:
-            spread = torch.rand(len(part), place.size // 2, generator=generator, device=self.device) + 0.5
-            part.copy_((spread * (size / _CODE_SIZES[code])).half().view(torch.uint8))
+            shape = len(part), place.size // 2
+            spread = torch.rand(shape, generator=generator, device=self.device) + 0.5
+            signs = 2 * torch.randint(0, 2, shape, dtype=torch.int8, generator=generator, device=self.device) - 1
+            part.copy_((signs * spread * (size / _CODE_SIZES[code])).half().view(torch.uint8))
+
+    def _any_order(self, name: str, count: int) -> torch.Tensor:
+        """int64 [count] in main memory: an order of its own for every name."""
+        generator = torch.Generator().manual_seed(key_of(f"{name} order", self.form.seed) >> 1)
+        return torch.randperm(count, generator=generator)
 
     def _generator(self, name: str) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(key_of(name, self.form.seed) >> 1)
+
+
+def scale_rows(matrix: PackedMatrix, scales: torch.Tensor) -> None:
+    """Multiply every row of a float32 matrix by its own scale [rows], where it lies."""
+    layout = matrix.layout
+    by_tile = torch.zeros(layout.tiles * TILE_ROWS)
+    by_tile[: layout.rows] = scales
+    values = matrix.codes.view(torch.float32).view(layout.tiles, layout.columns, TILE_ROWS)
+    values *= by_tile.view(layout.tiles, 1, TILE_ROWS).to(values.device)

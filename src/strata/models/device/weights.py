@@ -11,6 +11,7 @@ import torch
 from strata.errors import EngineError
 from strata.experts.arena import load_arena
 from strata.experts.packing import PackingThreads
+from strata.experts.store import ExpertStore
 from strata.experts.uploading import Staging, upload_experts
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.models.blocks.linear import Weight
@@ -48,8 +49,12 @@ class DeviceWeights:
         on_progress: ProgressCallback | None = None,
         most_table_bytes: int = MOST_TABLE_BYTES,
         threads: PackingThreads | None = None,
+        store: ExpertStore | None = None,
     ) -> None:
-        """`names`: those of the source's tensors that may be asked for. threads: None makes some of its own."""
+        """`names`: those of the source's tensors that may be asked for. threads: None makes some of its own.
+
+        store: filled with the routed experts, layer by layer; None: all of them lie on the device.
+        """
         self.device = device
         self._source = source
         self._names = names
@@ -58,6 +63,7 @@ class DeviceWeights:
         self._progress = _Progress(on_progress, self)
         self._staging, self._scratch = Staging(device), Scratch()
         self._threads = threads or PackingThreads()
+        self._store = store
 
     def names(self) -> Collection[str]:
         return self._names
@@ -89,6 +95,10 @@ class DeviceWeights:
 
     def experts(self, prefix: str) -> Experts:
         layer, on_progress = experts_of(self._source, (prefix,)), self._progress.follow(prefix)
+        if self._store is not None:
+            index = self._store.index(prefix)
+            self._store.fill(index, layer, self._threads, self._staging, on_progress)
+            return DeviceExperts(_blobs_in_store(self._store, index, self.device))
         if self.device.type == "cpu":
             memory = load_arena(layer, on_progress=on_progress).buffer
         else:
@@ -141,6 +151,13 @@ def pinned(matrix: PackedMatrix) -> PackedMatrix:
                     f"(CUDA says {result}): raise the limit of locked memory (`ulimit -l unlimited`)"
                 )
     return matrix
+
+
+def _blobs_in_store(store: ExpertStore, layer: int, device: torch.device) -> ExpertBlobs:
+    """A layer's experts where they lie now; windows look that up in tables."""
+    in_ram, seats = (torch.from_numpy(addresses[layer]) for addresses in (store.in_ram, store.resident))
+    nothing = torch.empty(0, dtype=torch.uint8, device=device)
+    return ExpertBlobs(store.layout(layer), nothing, torch.where(in_ram != 0, in_ram, seats).to(device))
 
 
 class _Progress:

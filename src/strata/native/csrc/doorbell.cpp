@@ -1,158 +1,27 @@
-// The doorbell service: a coordinator polls the mailboxes of all windows in flight, runs the experts that a window asks
-// for on the pool and raises its done flag. On every way out all done flags rise to their maximum, so that nobody who
-// waits for one waits for ever. Knows no GPU: a mailbox is shared memory.
-#include <unistd.h>
-
+// The doorbell service's C ABI: made, told of windows and of blobs that move, looked at, stopped.
+// How it answers is in doorbell_service.cpp.
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <cstdio>
 
+#include "doorbell_service.h"
 #include "errors.h"
-#include "experts.h"
 #include "matrix.h"
 #include "pool.h"
 #include "signals.h"
-#include "strata_native.h"
 
 namespace strata {
 namespace {
 
-constexpr uint32_t kRaised = 0x7fffffff;  // the maximum for those who compare signed, too
+constexpr std::chrono::seconds kMostOfAStop{2};  // a request takes milliseconds; one that is stuck is left behind
 
-uint32_t read_flag(const uint32_t *flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
-
-// A flag never falls, even if a stop came first.
-void raise_flag(uint32_t *flag, uint32_t value) {
-    if (read_flag(flag) < value) __atomic_store_n(flag, value, __ATOMIC_RELEASE);
-}
-
-struct Layer {
-    StrataExpertLayout layout;
-    std::vector<const void *> blobs;
-};
-
-struct Box {
-    StrataMailbox shared;
-    // Held while a request is looked for and answered, and while a window begins, ends or rewinds: a coordinator that
-    // read the door before a rewind must not take its number for a request of the next window.
-    std::mutex mutex;
-    bool in_flight = false;
-    uint32_t answered = 0;
-};
-
-// A request's entries sorted by expert; the vectors are kept from request to request.
-struct Request {
-    std::vector<std::pair<int32_t, int32_t>> entries;  // expert, slot
-    std::vector<int32_t> rows, slots;
-    std::vector<StrataExpertJob> jobs;
-};
-
-}  // namespace
-}  // namespace strata
-
-struct StrataDoorbell {
-    StrataPool *pool = nullptr;
-    std::vector<strata::Layer> layers;
-    std::vector<strata::Box> boxes;
-    strata::Request request;
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::atomic<int> in_flight{0};
-    std::atomic<bool> stopping{false};
-    std::thread coordinator;
-    pid_t owner = getpid();
-};
-
-namespace strata {
-namespace {
-
-int32_t read_request(const StrataDoorbell &service, const StrataMailbox &box, Request &work) {
-    const int32_t layer = box.header[0], rows = box.header[1], entries = box.header[2];
-    if (layer < 0 || layer >= static_cast<int32_t>(service.layers.size()) || rows < 0 || rows > box.max_rows ||
-        entries < 0 || entries > box.max_entries)
-        return fail(STRATA_INVALID, "a request for layer %d, %d rows, %d entries", layer, rows, entries);
-    const auto &blobs = service.layers[static_cast<size_t>(layer)].blobs;
-    work.entries.clear();
-    for (int32_t i = 0; i < entries; ++i) {
-        const int32_t expert = box.entries[2 * i], slot = box.entries[2 * i + 1];
-        if (expert < 0 || expert >= static_cast<int32_t>(blobs.size()) || !blobs[static_cast<size_t>(expert)])
-            return fail(STRATA_INVALID, "layer %d has no expert %d in memory", layer, expert);
-        if (slot < 0 || slot >= rows * box.ranks) return fail(STRATA_INVALID, "slot %d of %d", slot, rows * box.ranks);
-        work.entries.emplace_back(expert, slot);
-    }
-    std::sort(work.entries.begin(), work.entries.end());
-    return STRATA_OK;
-}
-
-void list_jobs(const Layer &layer, int32_t ranks, Request &work) {
-    work.rows.clear(), work.slots.clear(), work.jobs.clear();
-    for (const auto &entry : work.entries) {
-        work.rows.push_back(entry.second / ranks);
-        work.slots.push_back(entry.second);
-    }
-    for (size_t first = 0, end; first < work.entries.size(); first = end) {
-        const int32_t expert = work.entries[first].first;
-        for (end = first; end < work.entries.size() && work.entries[end].first == expert;) ++end;
-        work.jobs.push_back({layer.blobs[static_cast<size_t>(expert)], work.rows.data() + first,
-                             work.slots.data() + first, static_cast<int32_t>(end - first), 0});
-    }
-}
-
-int32_t answer(StrataDoorbell &service, const StrataMailbox &box) {
-    Request &work = service.request;
-    if (const int32_t code = read_request(service, box, work)) return code;
-    const Layer &layer = service.layers[static_cast<size_t>(box.header[0])];
-    list_jobs(layer, box.ranks, work);
-    const ExpertInput input = {box.x, box.hidden, box.x ? nullptr : box.q, box.x ? nullptr : box.d, box.header[1]};
-    return run_experts(service.pool, layer.layout, work.jobs.data(), static_cast<int32_t>(work.jobs.size()), input,
-                       box.out, box.hidden);
-}
-
-// Whether the box had rung.
-bool serve(StrataDoorbell &service, Box &box) {
-    const std::unique_lock<std::mutex> lock(box.mutex, std::try_to_lock);
-    if (!lock.owns_lock() || !box.in_flight) return false;
-    const uint32_t rung = read_flag(box.shared.door);
-    if (rung <= box.answered || rung >= kRaised) return false;
-    // A failure is answered, too: the window goes on, the host finds the status and fails the request.
-    *box.shared.status = guarded([&] { return answer(service, box.shared); });
-    box.answered = rung;
-    raise_flag(box.shared.done, rung);
-    return true;
-}
-
-// The flag itself tells of the stop; the status stays with the last answer, which its window may be reading.
-void raise_all(StrataDoorbell &service) {
-    for (Box &box : service.boxes) raise_flag(box.shared.done, kRaised);
-}
-
-void coordinate(StrataDoorbell &service) {
-    Backoff backoff;
-    while (!service.stopping.load(std::memory_order_acquire)) {
-        if (service.in_flight.load(std::memory_order_acquire) == 0) {
-            std::unique_lock<std::mutex> lock(service.mutex);
-            service.wake.wait(lock, [&] { return service.in_flight.load() > 0 || service.stopping.load(); });
-        }
-        bool any = false;
-        for (Box &box : service.boxes)
-            if (!service.stopping.load(std::memory_order_acquire)) any |= serve(service, box);
-        if (!any) backoff.wait();
-    }
-    raise_all(service);
-}
-
-int32_t check_mailbox(const StrataMailbox &box, const std::vector<Layer> &layers) {
+int32_t check_mailbox(const StrataMailbox &box, const std::vector<DoorbellLayer> &layers) {
     const bool has_rows = box.x || (box.q && box.d);
     if (!box.door || !box.done || !box.status || !box.header || !box.entries || !box.out || !has_rows)
         return fail(STRATA_INVALID, "a pointer of a mailbox is null");
     if (box.max_rows < 1 || box.max_entries < 1 || box.ranks < 1 || box.max_rows > INT32_MAX / box.ranks)
         return fail(STRATA_INVALID, "a mailbox of %d rows, %d entries, %d ranks", box.max_rows, box.max_entries,
                     box.ranks);
-    for (const Layer &layer : layers) {
+    for (const DoorbellLayer &layer : layers) {
         const StrataExpertLayout &layout = layer.layout;
         if (layout.gate.columns != box.hidden)
             return fail(STRATA_INVALID, "a mailbox of %d columns for experts of %d", box.hidden, layout.gate.columns);
@@ -162,12 +31,16 @@ int32_t check_mailbox(const StrataMailbox &box, const std::vector<Layer> &layers
     return STRATA_OK;
 }
 
-int32_t copy_layers(const StrataLayerExperts *layers, int32_t count, std::vector<Layer> &to) {
+bool is_aligned(const void *blob) { return reinterpret_cast<uintptr_t>(blob) % 64 == 0; }
+
+int32_t copy_layers(const StrataLayerExperts *layers, int32_t count, std::vector<DoorbellLayer> &to) {
     for (int32_t i = 0; i < count; ++i) {
         const StrataLayerExperts &from = layers[i];
         if (!from.layout || !from.blobs || from.expert_count < 1 || from.layout->blob_bytes <= 0)
             return fail(STRATA_INVALID, "layer %d has no layout or no experts", i);
-        to.push_back({*from.layout, std::vector<const void *>(from.blobs, from.blobs + from.expert_count)});
+        std::vector<std::atomic<const void *>> blobs(static_cast<size_t>(from.expert_count));
+        for (size_t e = 0; e < blobs.size(); ++e) blobs[e].store(from.blobs[e]);
+        to.push_back({*from.layout, std::move(blobs)});
     }
     return STRATA_OK;
 }
@@ -177,18 +50,52 @@ Box *find_box(StrataDoorbell *service, int32_t mailbox) {
     return exists ? &service->boxes[static_cast<size_t>(mailbox)] : nullptr;
 }
 
+// The box, locked, if it is there and the service has threads; else null, with an error. The lock waits for an answer
+// that is being written, as long as one may take.
+int32_t lock_box(StrataDoorbell *service, int32_t mailbox, Box *&box, std::unique_lock<std::mutex> &lock) {
+    box = find_box(service, mailbox);
+    if (!box) return fail(STRATA_INVALID, "there is no mailbox %d", mailbox);
+    if (service->owner != getpid())
+        return fail(STRATA_STOPPED, "the doorbell service stayed in the process that this one was forked from");
+    lock = std::unique_lock<std::mutex>(box->mutex, std::defer_lock);
+    const auto latest = std::chrono::steady_clock::now() + service->limit;
+    for (Backoff backoff; !lock.try_lock(); backoff.wait())
+        if (std::chrono::steady_clock::now() > latest)
+            return fail(STRATA_STOPPED, "the doorbell service has not answered a request for longer than it may take");
+    return STRATA_OK;
+}
+
+// 0: the coordinator has ended, and no thread is left.
+int32_t end_threads(StrataDoorbell &service) {
+    const std::lock_guard<std::mutex> stop(service.stop_mutex);
+    if (service.watch.joinable()) service.watch.join();
+    if (!service.coordinator.joinable()) return STRATA_OK;
+    {
+        std::unique_lock<std::mutex> lock(service.mutex);
+        if (!service.ended.wait_for(lock, kMostOfAStop, [&] { return service.has_ended; }))
+            return fail(STRATA_STOPPED, "the thread that answers windows does not end");
+    }
+    service.coordinator.join();
+    for (Box &box : service.boxes)
+        if (box.in_flight.exchange(false)) strata_pool_release(service.pool);
+    return STRATA_OK;
+}
+
 }  // namespace
 }  // namespace strata
 
 int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layers, int32_t layer_count,
-                               const StrataMailbox *mailboxes, int32_t mailbox_count, StrataDoorbell **service) {
+                               const StrataMailbox *mailboxes, int32_t mailbox_count, int32_t limit_ms,
+                               StrataDoorbell **service) {
     using namespace strata;
-    if (!pool || !layers || layer_count < 1 || !mailboxes || mailbox_count < 1 || !service)
-        return fail(STRATA_INVALID, "a service of %d layers and %d mailboxes", layer_count, mailbox_count);
+    if (!pool || !layers || layer_count < 1 || !mailboxes || mailbox_count < 1 || limit_ms < 1 || !service)
+        return fail(STRATA_INVALID, "a service of %d layers and %d mailboxes that answers within %d ms", layer_count,
+                    mailbox_count, limit_ms);
     *service = nullptr;
     return guarded([&]() -> int32_t {
         auto made = std::make_unique<StrataDoorbell>();
         made->pool = pool;
+        made->limit = std::chrono::milliseconds(limit_ms);
         made->boxes = std::vector<Box>(static_cast<size_t>(mailbox_count));
         if (const int32_t code = copy_layers(layers, layer_count, made->layers)) return code;
         for (int32_t i = 0; i < mailbox_count; ++i) {
@@ -197,6 +104,12 @@ int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layer
         }
         const SignalsBlocked blocked;
         made->coordinator = std::thread([of = made.get()] { coordinate(*of); });
+        try {
+            made->watch = std::thread([of = made.get()] { keep_watch(*of); });
+        } catch (...) {
+            strata_doorbell_stop(made.get());
+            throw;
+        }
         *service = made.release();
         return STRATA_OK;
     });
@@ -204,32 +117,37 @@ int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layer
 
 int32_t strata_doorbell_begin(StrataDoorbell *service, int32_t mailbox) {
     using namespace strata;
-    Box *box = find_box(service, mailbox);
-    if (!box) return fail(STRATA_INVALID, "there is no mailbox %d", mailbox);
+    Box *box;
     {
-        const std::lock_guard<std::mutex> lock(box->mutex);
-        if (box->in_flight) return fail(STRATA_INVALID, "mailbox %d is in flight", mailbox);
+        std::unique_lock<std::mutex> lock;
+        if (const int32_t code = lock_box(service, mailbox, box, lock)) return code;
+        if (box->in_flight.load()) return fail(STRATA_INVALID, "mailbox %d is in flight", mailbox);
         if (service->stopping.load()) return fail(STRATA_STOPPED, "the doorbell service was stopped");
-        box->in_flight = true;
-        box->answered = read_flag(box->shared.done);
+        box->answered.store(read_flag(box->shared.done));
+        box->in_flight.store(true);
     }
     strata_pool_hold(service->pool);
+    bool watch_sleeps;
     {
         const std::lock_guard<std::mutex> lock(service->mutex);  // a coordinator about to sleep sees it or is called
         service->in_flight.fetch_add(1);
+        watch_sleeps = service->watch_sleeps;
     }
     service->wake.notify_one();
+    if (watch_sleeps) service->wake_watch.notify_one();
     return STRATA_OK;
 }
 
 int32_t strata_doorbell_end(StrataDoorbell *service, int32_t mailbox) {
     using namespace strata;
-    Box *box = find_box(service, mailbox);
-    if (!box) return fail(STRATA_INVALID, "there is no mailbox %d", mailbox);
+    Box *box;
     {
-        const std::lock_guard<std::mutex> lock(box->mutex);  // waits for an answer that is being written
-        if (!box->in_flight) return fail(STRATA_INVALID, "mailbox %d is not in flight", mailbox);
-        box->in_flight = false;
+        std::unique_lock<std::mutex> lock;
+        if (const int32_t code = lock_box(service, mailbox, box, lock)) return code;
+        if (!box->in_flight.exchange(false)) {
+            if (service->stopping.load()) return STRATA_OK;  // the stop ended it
+            return fail(STRATA_INVALID, "mailbox %d is not in flight", mailbox);
+        }
     }
     service->in_flight.fetch_sub(1);
     strata_pool_release(service->pool);
@@ -238,31 +156,61 @@ int32_t strata_doorbell_end(StrataDoorbell *service, int32_t mailbox) {
 
 int32_t strata_doorbell_rewind(StrataDoorbell *service, int32_t mailbox) {
     using namespace strata;
-    Box *box = find_box(service, mailbox);
-    if (!box) return fail(STRATA_INVALID, "there is no mailbox %d", mailbox);
-    const std::lock_guard<std::mutex> lock(box->mutex);
-    if (box->in_flight) return fail(STRATA_INVALID, "mailbox %d is in flight", mailbox);
+    Box *box;
+    std::unique_lock<std::mutex> lock;
+    if (const int32_t code = lock_box(service, mailbox, box, lock)) return code;
+    if (box->in_flight.load()) return fail(STRATA_INVALID, "mailbox %d is in flight", mailbox);
     if (service->stopping.load()) return fail(STRATA_STOPPED, "the doorbell service was stopped");
     __atomic_store_n(box->shared.door, 0, __ATOMIC_RELEASE);
     __atomic_store_n(box->shared.done, 0, __ATOMIC_RELEASE);
     return STRATA_OK;
 }
 
-void strata_doorbell_stop(StrataDoorbell *service) {
-    if (!service || service->owner != getpid()) return;  // a forked child has no coordinator
-    {
-        std::lock_guard<std::mutex> lock(service->mutex);
-        service->stopping.store(true);
-    }
-    service->wake.notify_all();
-    if (service->coordinator.joinable()) service->coordinator.join();
-    strata::raise_all(*service);
+int32_t strata_doorbell_place(StrataDoorbell *service, int32_t layer, int32_t expert, const void *blob) {
+    using namespace strata;
+    if (!service || layer < 0 || layer >= static_cast<int32_t>(service->layers.size()))
+        return fail(STRATA_INVALID, "the doorbell service has no layer %d", layer);
+    auto &blobs = service->layers[static_cast<size_t>(layer)].blobs;
+    if (expert < 0 || expert >= static_cast<int32_t>(blobs.size()) || !is_aligned(blob))
+        return fail(STRATA_INVALID, "layer %d has no expert %d, or its blob is misaligned", layer, expert);
+    blobs[static_cast<size_t>(expert)].store(blob, std::memory_order_release);
+    return STRATA_OK;
 }
 
-void strata_doorbell_destroy(StrataDoorbell *service) {
-    if (!service || service->owner != getpid()) return;
-    strata_doorbell_stop(service);
-    for (const strata::Box &box : service->boxes)
-        if (box.in_flight) strata_pool_release(service->pool);
+int32_t strata_doorbell_counters(const StrataDoorbell *service, StrataDoorbellCounters *counters) {
+    using namespace strata;
+    if (!service || !counters) return fail(STRATA_INVALID, "no doorbell service, or no place for its counters");
+    const Counted &counted = service->counted;
+    *counters = {counted.requests.load(), counted.experts.load(), counted.bytes.load(), counted.busy_ns.load()};
+    return STRATA_OK;
+}
+
+int32_t strata_doorbell_state(StrataDoorbell *service, int32_t mailbox, StrataDoorbellState *state) {
+    using namespace strata;
+    Box *box = find_box(service, mailbox);
+    if (!box || !state) return fail(STRATA_INVALID, "there is no mailbox %d, or no place for its state", mailbox);
+    const StrataMailbox &shared = box->shared;
+    const auto header = [&](int field) { return __atomic_load_n(&shared.header[field], __ATOMIC_RELAXED); };
+    state->door = read_flag(shared.door), state->done = read_flag(shared.done);
+    state->answered = box->answered.load();
+    state->layer = header(0), state->rows = header(1), state->entries = header(2);
+    state->is_in_flight = box->in_flight.load(), state->is_late = service->is_late.load();
+    const std::lock_guard<std::mutex> lock(box->failure_mutex);
+    state->failures = box->failures;
+    state->failed_layer = box->failed_layer, state->failed_code = box->failed_code;
+    std::copy(std::begin(box->failure), std::end(box->failure), state->failure);
+    return STRATA_OK;
+}
+
+int32_t strata_doorbell_stop(StrataDoorbell *service) {
+    if (!service || service->owner != getpid()) return STRATA_OK;  // a forked child has no threads
+    strata::raise_and_stop(*service);
+    return strata::end_threads(*service);
+}
+
+int32_t strata_doorbell_destroy(StrataDoorbell *service) {
+    if (!service || service->owner != getpid()) return STRATA_OK;
+    if (const int32_t code = strata_doorbell_stop(service)) return code;
     delete service;
+    return STRATA_OK;
 }

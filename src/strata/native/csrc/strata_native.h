@@ -150,18 +150,20 @@ typedef struct StrataDoorbell StrataDoorbell;
 // The experts of one layer as the service finds them.
 struct StrataLayerExperts {
     const StrataExpertLayout *layout;
-    const void *const *blobs;  // [expert_count]; null: not in RAM, a request for it is an error
+    const void *const *blobs;  // [expert_count], each at a multiple of 64; null: not in RAM, asking for it is an error
     int32_t expert_count;
     int32_t reserved;
 };
 
 // One window in flight of one stage. All pointers are shared memory (pinned where a GPU rings).
-// Flags only rise. A request: write everything else, then door = last answered number + 1 (release).
-// The answer: rows and status, then done = that number (release). After a stop done is 0x7fffffff: a window that still
-// waited goes on with stale rows, and the host, which finds that number, fails it.
+// Door and done only rise. A request: write everything else, then door = last answered number + 1 (release).
+// The answer: rows and status, then done = that number (release), then gate = 1 where there is one. After a stop both are
+// 0x7fffffff, done first: a window that still waited goes on with stale rows, and the host, which finds that number,
+// fails it. A window sets its gate to 0 before it asks and opens it itself if done turns out to be raised behind that.
 struct StrataMailbox {
     uint32_t *door;         // written by the window
     uint32_t *done;         // written by the service
+    uint32_t *gate;         // written by both, or null: who waits for a value that is always the same waits for 1
     int32_t *status;        // written by the service before done: 0 or a StrataError
     const int32_t *header;  // layer, rows, entries
     const int32_t *entries;  // [entries][2]: expert, slot = row * ranks + rank
@@ -172,17 +174,43 @@ struct StrataMailbox {
     int32_t max_rows, max_entries;
     int32_t ranks, hidden;
 };
+// limit_ms: a request that has waited for so long ends the service as a stop does; its threads may be stuck then.
 STRATA_API int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layers, int32_t layer_count,
-                                          const StrataMailbox *mailboxes, int32_t mailbox_count,
+                                          const StrataMailbox *mailboxes, int32_t mailbox_count, int32_t limit_ms,
                                           StrataDoorbell **service);
 // Around every window: while one is in flight the coordinator polls, otherwise it sleeps.
 STRATA_API int32_t strata_doorbell_begin(StrataDoorbell *service, int32_t mailbox);
 STRATA_API int32_t strata_doorbell_end(StrataDoorbell *service, int32_t mailbox);
 // Both flags of a mailbox back to 0, between windows only.
 STRATA_API int32_t strata_doorbell_rewind(StrataDoorbell *service, int32_t mailbox);
-// Ends the coordinator and raises every done flag to its maximum; may come at any moment, and twice.
-STRATA_API void strata_doorbell_stop(StrataDoorbell *service);
-STRATA_API void strata_doorbell_destroy(StrataDoorbell *service);
+// Where an expert's blob lies from now on (null: nowhere); also while windows are in flight. A request that is answered
+// meanwhile reads the old or the new blob: both hold the expert's bytes until no window that may ask is left.
+STRATA_API int32_t strata_doorbell_place(StrataDoorbell *service, int32_t layer, int32_t expert, const void *blob);
+
+// Summed up since the service was made.
+struct StrataDoorbellCounters {
+    uint64_t requests, experts, bytes;  // distinct experts of each request, and the bytes of their blobs
+    uint64_t busy_ns;                   // from reading requests to raising their done flags
+};
+STRATA_API int32_t strata_doorbell_counters(const StrataDoorbell *service, StrataDoorbellCounters *counters);
+
+#define STRATA_SENTENCE_BYTES 200
+// A look at a mailbox, at any moment.
+struct StrataDoorbellState {
+    uint32_t door, done, answered;
+    int32_t layer, rows, entries;    // as the header has them: of the last request, if door was rung
+    int32_t is_in_flight, is_late;   // the latter, of the whole service: a request waited longer than its limit
+    uint64_t failures;               // requests of this mailbox with an error for an answer, or late; of the last one:
+    int32_t failed_layer, failed_code;
+    char failure[STRATA_SENTENCE_BYTES];
+};
+STRATA_API int32_t strata_doorbell_state(StrataDoorbell *service, int32_t mailbox, StrataDoorbellState *state);
+
+// Ends the threads and raises every done flag to its maximum; may come at any moment, and twice. STRATA_STOPPED: the
+// flags are raised, and a thread that is stuck in a request was left behind after some seconds.
+STRATA_API int32_t strata_doorbell_stop(StrataDoorbell *service);
+// A stop, and the end of the handle. STRATA_STOPPED: nothing was freed, and pool, mailboxes and blobs must stay.
+STRATA_API int32_t strata_doorbell_destroy(StrataDoorbell *service);
 
 // ---- measuring ----
 // Seconds that the pool takes to read the bytes once, with nothing else done to them.

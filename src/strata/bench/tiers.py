@@ -1,0 +1,200 @@
+"""Decoding with experts in three tiers, one cache size after another, beside what measured rates allow.
+
+Knows the order of what is run and when a speed may be shown: only if every size gives the same tokens, turn by turn.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from strata.bench.conversations import ConversationPlan, Conversations
+from strata.bench.spread import Spread
+from strata.bench.tier_counts import TierCounter, WindowCounts
+from strata.bench.tier_formula import TierBytes, TierRates, limit_ms
+from strata.bench.tier_memory import TierMemory, model_in_tiers, model_on_device, seats_of
+from strata.bench.window_bytes import window_bytes
+from strata.engine.tier_following import follow_windows
+from strata.engine.tier_loading import LoadedTiers, make_tiers
+from strata.errors import EngineError
+from strata.experts.swapping import Swapper
+from strata.experts.tiers import ExpertTiers
+from strata.models.device.description import DeviceModel, SparseMlp
+from strata.native.pool import Pool
+from strata.settings import EngineSettings
+from strata.types import ProgressCallback
+
+PROFILE_ROWS = 8
+PROFILE_WINDOWS = 64  # with so many rows about ten choices for each expert of the published shape
+ROUTED_WINDOWS = 4
+WHOLE = 100
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """What is measured of a model that is there."""
+
+    caches: tuple[int, ...]  # percent of each layer's experts that have a seat
+    slots: tuple[int, ...]
+    context: int
+    rounds: int
+    windows: int  # of one turn
+    is_popular: bool  # the hottest experts of a short profile have the seats; else any
+    pcie_share: float | None = None  # of misses that the card reads in place; None: measured and refined, if it can
+    waits_in_stream: bool = False  # the stream waits for the CPU's rows, and no kernel
+    with_swaps: bool = False  # any experts have them at first, and they follow the windows
+    with_profile: bool = False  # also the time of every step
+    profile_windows: int = PROFILE_WINDOWS  # that tell who is hot
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TierSpeed:
+    """One cache size with one number of conversations."""
+
+    cache: int
+    is_planned: bool  # False: all experts on the card, as a model runs that fits
+    slots: int
+    cold_ms: float  # a window of the first turn behind the start
+    window_ms: Spread
+    tokens_per_second: Spread
+    counts: WindowCounts
+    needed: TierBytes
+    limit_ms: float | None  # None where there is no card
+    profile: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float | None:
+        """Of the limit: 1 is as fast as the formula says."""
+        return None if self.limit_ms is None else self.limit_ms / self.window_ms.median
+
+
+@dataclass
+class TierBench:
+    """A model whose dense part is on the device and whose experts are in main memory, and who computes them."""
+
+    model: DeviceModel
+    memory: TierMemory
+    pool: Pool
+    rates: TierRates | None  # None where no card reads main memory
+    plan: TierPlan
+    _tokens: dict[int, list[list[int]]] = field(default_factory=dict)  # by number of slots: what each turn ended with
+
+    def measure(self, on_progress: ProgressCallback | None = None) -> list[TierSpeed]:
+        """All cache sizes in order; the whole one twice, with a plan in which nobody waits and without.
+
+        Raises EngineError if sizes give different tokens.
+        """
+        heat = np.zeros((len(self.memory.layers), self.memory.experts), np.int64)
+        if self.plan.is_popular and not self.plan.with_swaps:
+            heat = self.profile()
+        kinds = [(cache, True) for cache in self.plan.caches] + [(WHOLE, False)] * (WHOLE in self.plan.caches)
+        speeds = []
+        for done, (cache, is_planned) in enumerate(kinds):
+            if on_progress is not None:
+                on_progress(f"decoding with a cache of {cache} %", done, len(kinds))
+            speeds += self._measure_planned(cache, heat) if is_planned else self._measure_whole()
+            self._release_unused()
+        if on_progress is not None:
+            on_progress("decoding", len(kinds), len(kinds))
+        return speeds
+
+    def profile(self) -> NDArray[np.int64]:
+        """How often windows without a cache asked for each expert [layers, experts]."""
+        nobody = np.zeros((len(self.memory.layers), self.memory.experts), np.int64)
+        plan = ConversationPlan((PROFILE_ROWS,), self.plan.context, self.plan.profile_windows, self.plan.seed)
+        with self._tiers(0, nobody) as (tiers, _):
+            model = model_in_tiers(self.model, tiers, self.memory)
+            run = Conversations.open(model, plan, is_captured=False)
+            return run.routed(PROFILE_ROWS, self.plan.profile_windows).counts.sum(axis=0, dtype=np.int64)
+
+    def _release_unused(self) -> None:
+        """The last cache's seats are gone, but torch keeps pieces of their size."""
+        if self.memory.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _measure_planned(self, cache: int, heat: NDArray[np.int64]) -> list[TierSpeed]:
+        with self._tiers(cache, heat) as (tiers, swapper):
+            counter = TierCounter(tiers, swapper, len(self.memory.layers))
+            return self._measure(cache, model_in_tiers(self.model, tiers, self.memory), counter)
+
+    def _measure_whole(self) -> list[TierSpeed]:
+        return self._measure(WHOLE, model_on_device(self.model, self.memory.on_device()), None)
+
+    def _measure(self, cache: int, model: DeviceModel, counter: TierCounter | None) -> list[TierSpeed]:
+        """Every turn of all numbers of conversations first: what is looked at behind them goes on from their states."""
+        windows, context = self.plan.windows, self.plan.context
+        run = Conversations.open(model, ConversationPlan(self.plan.slots, context, windows, self.plan.seed))
+        taken = {slots: self._turns(run, slots, counter) for slots in self.plan.slots}
+        speeds = []
+        for slots, ((cold, *warm), found) in taken.items():
+            counts = found or WindowCounts.all_hits(run.routed(slots, ROUTED_WINDOWS).distinct)
+            needed = needed_bytes(model, slots, context, counts)
+            speeds.append(
+                TierSpeed(
+                    cache,
+                    counter is not None,
+                    slots,
+                    1e3 * cold,
+                    Spread.of([1e3 * each for each in warm]),
+                    Spread.of([slots / each for each in warm]),
+                    counts,
+                    needed,
+                    None if self.rates is None else limit_ms(needed, self.rates, counts.requests),
+                    run.profile(slots) if self.plan.with_profile else (),
+                )
+            )
+        return speeds
+
+    def _turns(
+        self, run: Conversations, slots: int, counter: TierCounter | None
+    ) -> tuple[list[float], WindowCounts | None]:
+        """Seconds of a window of every turn, the cold one first; and where experts ran in the others."""
+        taken = [self._turn(run, slots, 0)]
+        if counter is not None:
+            counter.start()
+        taken += [self._turn(run, slots, turn) for turn in range(1, self.plan.rounds + 1)]
+        return taken, None if counter is None else counter.stop(self.plan.rounds * self.plan.windows)
+
+    def _turn(self, run: Conversations, slots: int, turn: int) -> float:
+        """Seconds of a window. Raises EngineError if the turn ends with other tokens than with the cache before."""
+        taken = run.decode(slots, self.plan.windows) / self.plan.windows
+        known, found = self._tokens.setdefault(slots, []), run.tokens(slots)
+        if turn == len(known):
+            known.append(found)
+        if known[turn] != found:
+            raise EngineError(
+                f"turn {turn + 1} of {slots} conversations ends with tokens {found}, with another cache it ended with "
+                f"{known[turn]}: no speed is shown for wrong results"
+            )
+        return taken
+
+    @contextmanager
+    def _tiers(self, cache: int, heat: NDArray[np.int64]) -> Iterator[tuple[ExpertTiers, Swapper]]:
+        """Seats for the hottest, threads for the rest, and who follows windows as the engine has it."""
+        device = self.memory.device
+        store = self.memory.store(seats_of(heat, cache))
+        tiers = make_tiers(store, self._ranks, device, self.pool, waits_in_stream=self.plan.waits_in_stream)
+        settings = EngineSettings(pcie_share=self.plan.pcie_share, expert_swaps=self.plan.with_swaps)
+        try:
+            yield tiers, follow_windows(LoadedTiers(store, tiers, self.pool), device, settings)
+        finally:
+            tiers.stop()  # whatever is in flight ends
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            tiers.close()
+
+    @property
+    def _ranks(self) -> int:
+        return max(layer.mlp.experts_per_token for layer in self.model.layers if isinstance(layer.mlp, SparseMlp))
+
+
+def needed_bytes(model: DeviceModel, slots: int, context: int, counts: WindowCounts) -> TierBytes:
+    """What a window with these counts reads and writes; all layers' experts have one size."""
+    sparse = [layer.mlp for layer in model.layers if isinstance(layer.mlp, SparseMlp)]
+    size = sparse[0].blobs.layout.total_bytes
+    dense = window_bytes(model, slots, context, [0] * len(sparse)).total
+    return TierBytes(dense, counts.hits * size, counts.misses * size)

@@ -1,0 +1,116 @@
+"""Experts in tiers as a memory plan says: who has a seat at the start, the memory for all, the threads for the rest.
+
+Knows the order of it; what a seat is and who swaps is in `experts/`. Seats give way where a card has less room than was
+planned, before anything else does.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from strata.engine.memory_plan import MemoryPlan
+from strata.engine.stage import MOST_ROWS
+from strata.experts.cache import place_hottest
+from strata.experts.host_memory import Pinning
+from strata.experts.sources import expert_layers
+from strata.experts.store import ExpertStore
+from strata.experts.store_plan import StoreLayer, StorePlan
+from strata.experts.tiers import ExpertPlaces, ExpertTiers, WindowSize
+from strata.hardware import read_cpu
+from strata.models.fast.packing import experts_of
+from strata.native import library
+from strata.native.pool import Pool
+from strata.types import ProgressCallback
+from strata.weights.source import WeightSource
+
+
+@dataclass(frozen=True)
+class TierWishes:
+    """What is asked of experts in tiers beside the memory plan."""
+
+    heat: NDArray[np.floating] | None = None  # [layers, experts] how often a profile saw each; None: there is none
+    threads: int | None = None  # that compute experts on the CPU; None: see `threads_beside_a_card`
+    waits_in_stream: bool = False  # whether the device's stream waits for them, instead of a kernel
+
+
+def tiers_problem(plan: MemoryPlan) -> str | None:
+    """Why a plan that has seats cannot be carried out here, in a sentence; None if it can."""
+    if plan.seats is None or library.is_available():
+        return None
+    return (
+        f"the card holds {plan.seat_share:.0%} of the experts, and the others are computed by the C++ library, which "
+        "was not built"
+    )
+
+
+def plan_store(source: WeightSource, names: Collection[str], plan: MemoryPlan, wishes: TierWishes) -> StorePlan:
+    """The hottest experts in as many bytes of seats as the plan has. Raises ValueError for heat of another shape."""
+    assert plan.seats is not None
+    found = experts_of(source, expert_layers(names))
+    layers = tuple(StoreLayer(name, found.layout(name)) for name in found.layers())
+    shape = len(layers), found.count(layers[0].name)
+    heat = np.zeros(shape) if wishes.heat is None else wishes.heat
+    if heat.shape != shape:
+        raise ValueError(f"heat of {list(heat.shape)} layers and experts for a model of {list(shape)}")
+    sizes = [layer.layout.total_bytes for layer in layers]
+    return StorePlan(layers, place_hottest(heat, sizes, plan.seats), plan.request.is_exclusive, heat)
+
+
+def make_store(
+    plan: StorePlan, device: torch.device, pinning: Pinning | None, on_progress: ProgressCallback | None
+) -> ExpertStore:
+    """The memory, not filled. Raises what `ExpertStore.create` raises."""
+    return ExpertStore.create(plan, device, pinning=pinning, on_progress=on_progress)
+
+
+@dataclass(frozen=True)
+class LoadedTiers:
+    """Memory, tables and threads of a stage's experts."""
+
+    store: ExpertStore
+    tiers: ExpertTiers
+    pool: Pool  # also the tiers' threads
+
+
+def threads_beside_a_card(cores: int) -> int:
+    """That compute experts: one core is left to whoever launches windows, where there are more than a few.
+
+    A thread of the pool that spins on that core makes windows wait for their launch (docs/log.md, 2026-11-30).
+    """
+    return cores - 1 if cores > 2 else cores
+
+
+def load_tiers(store: ExpertStore, ranks: int, device: torch.device, wishes: TierWishes) -> LoadedTiers:
+    """Tables and threads over a store that was filled. ranks: experts of a row."""
+    pool = Pool(wishes.threads or threads_beside_a_card(read_cpu().usable_cores))
+    tiers = make_tiers(store, ranks, device, pool, waits_in_stream=wishes.waits_in_stream)
+    return LoadedTiers(store, tiers, pool)
+
+
+def make_tiers(
+    store: ExpertPlaces, ranks: int, device: torch.device, pool: Pool, *, waits_in_stream: bool = False
+) -> ExpertTiers:
+    """Tables for the largest windows of a stage."""
+    return ExpertTiers(store, pool, device, WindowSize(MOST_ROWS, ranks), waits_in_stream=waits_in_stream)
+
+
+def ranks_of(built: Any) -> int:
+    """Routed experts of one row in one layer of a built model."""
+    return max(layer.routed_experts for layer in built.layers)
+
+
+def give_way(loaded: LoadedTiers, plan: MemoryPlan) -> None:
+    """Give up seats that the plan does not have any more; nothing is in flight. Raises ModelError as the store does."""
+    assert plan.seats is not None
+    store, tiers = loaded.store, loaded.tiers
+    resident, in_ram = store.resident.copy(), store.in_ram.copy()
+    if store.seat_bytes > plan.seats:
+        store.give_up_seats(store.seat_bytes - plan.seats)
+    for layer, expert in np.argwhere(store.in_ram != in_ram).tolist():
+        tiers.set_in_ram(layer, expert, int(store.in_ram[layer, expert]))
+    for layer, expert in np.argwhere(store.resident != resident).tolist():
+        tiers.set_resident(layer, expert, int(store.resident[layer, expert]))

@@ -1,0 +1,54 @@
+"""What a card would do with a model: a plan that is carried out, one that is refused, or why no card is asked."""
+
+from dataclasses import replace
+
+import pytest
+
+from strata import models_shipped
+from strata.cli import card_answer
+from strata.cli.card_answer import ask_card
+from strata.errors import SettingsError
+from strata.hardware import GpuFacts, MemoryFacts, read_hardware
+from strata.settings import EngineSettings
+
+MODEL = models_shipped.default_path()
+GIB = 1 << 30
+PC = replace(
+    read_hardware(),
+    memory=MemoryFacts(total=16 * GIB, available=8 * GIB),
+    gpus=(GpuFacts("a card", 8 * GIB, 8 * GIB, (9, 0)),),
+)
+
+
+def test_a_plan_that_fits_is_used() -> None:
+    found = ask_card(MODEL, EngineSettings(), PC)
+    assert found.is_used
+    assert found.plan is not None and found.plan.seats is None
+
+
+def test_a_plan_that_does_not_fit_is_there_and_not_used() -> None:
+    small = replace(PC, gpus=(GpuFacts("a card", GIB, GIB // 2, (9, 0)),))
+    found = ask_card(MODEL, EngineSettings(), small)
+    assert found.plan is not None and found.plan.refusal is not None
+    assert not found.is_used
+
+
+def test_a_plan_that_nobody_here_can_carry_out_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card_answer, "tiers_problem", lambda _: "the library was not built")
+    found = ask_card(MODEL, EngineSettings(), PC)
+    assert (found.problem, found.is_used) == ("the library was not built", False)
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", PC.gpus), ("auto", ())])
+def test_where_no_card_is_asked_it_says_why(
+    device: str, gpus: tuple[GpuFacts, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card_answer, "why_no_gpu", lambda: "there is no card")
+    found = ask_card(MODEL, EngineSettings(device=device), replace(PC, gpus=gpus))
+    assert (found.plan, found.is_used) == (None, False)
+    assert found.problem in ("the setting device is cpu", "there is no card")
+
+
+def test_a_budget_that_is_more_than_there_is_is_refused() -> None:
+    with pytest.raises(SettingsError, match="vram_gib: 9 does not work: a card has 8"):
+        ask_card(MODEL, EngineSettings(vram_gib=9), PC)

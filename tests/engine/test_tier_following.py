@@ -1,0 +1,123 @@
+"""Seats and the share follow windows as settings and memory allow: what is set, measured, moved, and left alone."""
+
+import gc
+import logging
+import re
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from strata.engine import tier_following
+from strata.engine.stage_loading import LoadedStage
+from strata.engine.tier_following import end_behind, follow_windows
+from strata.experts.share import Rates, fixed_share_table, share_table
+from strata.experts.streams import PlainStreams
+from strata.models.base import Segment
+from strata.native import library
+from strata.settings import EngineSettings
+from tests.engine.test_tier_loading import CPU, PINNING, loaded, planned, wanted
+
+pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
+RATES = Rates(100e9, 50e9, 80e9, 45e9)
+CUDA = torch.device("cuda", 0)
+
+
+def in_tiers(share: float = 0.5, **changes: Any) -> LoadedStage:
+    return loaded("qwen4_exp", planned("qwen4_exp", share), replace(CPU, **changes))
+
+
+def set_share(found: LoadedStage) -> list[int]:
+    assert found.tiers is not None
+    return found.tiers.tiers.tables[0].share.tolist()
+
+
+def read(found: LoadedStage, times: int) -> torch.Tensor:
+    model = found.model
+    for _ in range(times):
+        state = model.new_state()
+        logits = model.read([Segment(state, torch.arange(40) % 96)]).logits
+        for position in range(12):
+            window = model.window([Segment(state, torch.tensor([position]))])
+            model.commit(window, [1])
+        model.release(state)
+    return logits
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_seats_follow_what_is_asked_for_unless_swaps_are_off(swaps: bool) -> None:
+    found = in_tiers()
+    assert found.tiers is not None
+    swapper = follow_windows(found.tiers, CPU.device, EngineSettings(expert_swaps=swaps))
+    assert torch.equal(read(found, 4), wanted("qwen4_exp"))
+    assert (swapper.swaps > 0) == swaps
+    assert swapper.heat.sum() > 0  # for a profile it counts in any case
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_share_that_is_asked_for_is_set(share: float) -> None:
+    found = in_tiers()
+    assert found.tiers is not None
+    follow_windows(found.tiers, CPU.device, EngineSettings(pcie_share=share))
+    table = set_share(found)
+    assert table == fixed_share_table(share, len(table) - 1).tolist()
+    assert torch.equal(read(found, 1), wanted("qwen4_exp"))
+    assert (found.tiers.tiers.counts().in_place > 0) == (share > 0)
+
+
+@pytest.mark.parametrize(("is_pinned", "asked"), [(True, None), (True, 0.3), (False, None)])
+def test_a_card_that_reads_main_memory_has_both_sides_measured(
+    monkeypatch: pytest.MonkeyPatch, is_pinned: bool, asked: float | None
+) -> None:
+    found = in_tiers(pinning=lambda: PINNING if is_pinned else None)
+    assert found.tiers is not None
+    measured: list[str] = []
+    monkeypatch.setattr(tier_following, "streams_of", lambda _: PlainStreams())
+    monkeypatch.setattr(tier_following, "CopyingLink", lambda piece, _: measured.append(f"{piece.numel() > 0}"))
+    monkeypatch.setattr(tier_following, "measure_rates", lambda *_: RATES)
+    swapper = follow_windows(found.tiers, CUDA, EngineSettings(pcie_share=asked))
+    table, most = set_share(found), len(set_share(found)) - 1
+    size = round(float(found.tiers.store.blob_bytes.mean()))
+    if is_pinned and asked is None:
+        assert measured == ["True"]
+        assert table == share_table(RATES, size, most).tolist()
+    else:
+        assert measured == []
+        assert table == fixed_share_table(asked or 0.0, most).tolist()
+    read(found, 4)
+    assert (swapper.swaps > 0) == is_pinned  # copies beside windows need pinned memory
+
+
+@pytest.mark.parametrize(("is_exclusive", "least", "most"), [(False, 1.4, 1.6), (True, 1.0, 1.1)])
+def test_the_log_says_how_much_both_memories_hold(
+    is_exclusive: bool, least: float, most: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = loaded("qwen4_exp", planned("qwen4_exp", 0.5, is_exclusive=is_exclusive), CPU)
+    assert found.tiers is not None
+    with caplog.at_level(logging.INFO, "strata.experts"):
+        follow_windows(found.tiers, CPU.device, EngineSettings())
+    times = re.search(r"in main memory, together ([0-9.]+) times their size", caplog.text)
+    assert times is not None
+    assert least <= float(times[1]) <= most
+
+
+def test_memory_and_threads_are_free_once_the_model_is_gone() -> None:
+    found = in_tiers()
+    assert found.tiers is not None
+    swapper = follow_windows(found.tiers, CPU.device, EngineSettings())
+    heat: list[np.ndarray] = []
+    end_behind(found.model, found.tiers, swapper, heat.append)
+    read(found, 1)
+    gc.collect()
+    memory, tiers, threads = (weakref.ref(each) for each in (found.tiers.store, found.tiers.tiers, found.tiers.pool))
+    gc.disable()
+    try:
+        del found, swapper
+        assert (memory(), tiers(), threads()) == (None, None, None)
+    finally:
+        gc.enable()
+    assert len(heat) == 1
+    assert heat[0].sum() > 0

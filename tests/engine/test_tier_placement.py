@@ -1,0 +1,240 @@
+"""Where not all experts fit on the card: seats get what is left, main memory the rest; or a sentence says what fits."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.engine.memory_plan import MemoryPlan, Place, PlanRequest
+from strata.engine.placement import next_smaller, plan_memory, recheck
+from strata.engine.plan_parts import EXPERT_SEATS, EXPERTS
+from strata.engine.plan_refusal import fits_with_less
+from strata.engine.tier_placement import CONTEXT_UNASKED, fewer_seats
+from strata.experts.cache import place_hottest
+from strata.experts.store_plan import StoreLayer, StorePlan
+from strata.models.needs import Part
+from tests.engine.test_placement import EXPERTS as EXPERTS_IN_ALL
+from tests.engine.test_placement import GIB, MIB, STATE, WEIGHTS, request, sizes
+from tests.experts.test_pool import BY_NAME, blob_layout
+
+ONE = 60 * GIB // EXPERTS_IN_ALL
+
+
+def tiered(card: float = 40, ram: float = 128, **changes: object) -> PlanRequest:
+    """60 GiB of experts and a card that does not hold all of them."""
+    return request(card, ram, **changes)
+
+
+def numbers(plan: MemoryPlan) -> tuple[int, int, int | None, str | None]:
+    return plan.slots, plan.context, plan.seats, plan.refusal
+
+
+def test_seats_get_what_is_left_and_main_memory_holds_every_expert() -> None:
+    plan = plan_memory(tiered())
+    assert (plan.slots, plan.context, plan.refusal) == (1, CONTEXT_UNASKED, None)
+    on_card, in_ram = sizes(plan, Place.CARD), sizes(plan, Place.RAM)
+    assert (on_card[EXPERT_SEATS], in_ram[EXPERTS]) == (plan.seats, 60 * GIB)
+    assert Part.ROUTED.value not in on_card | in_ram
+    assert 0 <= plan.left(Place.CARD) < ONE  # one seat more would not fit
+    assert plan.seats is not None
+    assert plan.seats % ONE == 0
+    assert plan.seat_share == plan.seats / (60 * GIB)
+    assert plan.used(Place.CARD) + plan.left(Place.CARD) + plan.request.reserve == 40 * GIB
+
+
+def test_all_experts_on_the_card_is_what_it_was_without_tiers() -> None:
+    for card in (70, 80, 95):
+        whole = plan_memory(request(card, blobs=()))
+        plan = plan_memory(request(card, ram=128))
+        assert plan.parts == whole.parts
+        assert (plan.seats, plan.seat_share) == (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("card", "slots", "context"),
+    [
+        (8.0, 1, 4096),  # a quarter of a GiB is less than one conversation's state: the shortest
+        (12.0, 1, 12_800),  # in a quarter of 5 GiB
+        (24.0, 1, 32_768),
+        (56.0, 2, 32_768),  # both 4.75 GiB, a tenth of 49
+    ],
+)
+def test_unasked_conversations_are_modest(card: float, slots: int, context: int) -> None:
+    plan = plan_memory(tiered(card))
+    assert (plan.slots, plan.context, plan.refusal) == (slots, context, None)
+    free = (card - 7) * GIB  # a GiB of reserve, 5 of weights, one of windows
+    grown = plan.used(Place.CARD) - 6 * GIB - (plan.seats or 0)
+    assert context == 4096 or grown <= free / 4
+    if slots > 1:
+        assert slots * STATE.at(context) <= free / 10
+
+
+def test_what_is_asked_for_is_given_and_seats_get_the_rest() -> None:
+    plan = plan_memory(tiered(asked_slots=4, asked_context=50_000))
+    assert (plan.slots, plan.context, plan.refusal) == (4, 50_000, None)
+    assert 0 <= plan.left(Place.CARD) < ONE
+    more = plan_memory(tiered(asked_slots=2))
+    assert (more.slots, more.refusal) == (2, None)
+    assert more.context == CONTEXT_UNASKED
+
+
+def test_main_memory_bounds_the_slots() -> None:
+    ample, tight = (plan_memory(tiered(56, ram)) for ram in (128, 60 + 24 + 0.5 + 1))
+    assert (ample.slots, tight.slots, tight.refusal) == (2, 1, None)
+
+
+@pytest.mark.parametrize("cache", [0, 1, 20])
+def test_a_cache_that_is_asked_for_is_that_large(cache: int) -> None:
+    plan = plan_memory(tiered(asked_cache=cache * GIB))
+    assert plan.refusal is None
+    assert plan.seats == cache * GIB // ONE * ONE
+    assert plan.context > CONTEXT_UNASKED  # nothing else wants the room
+    assert (EXPERT_SEATS in sizes(plan, Place.CARD)) == (cache > 0)
+    on_large_card = plan_memory(request(95, 128, asked_cache=cache * GIB))  # which would hold all
+    assert on_large_card.seats == plan.seats
+
+
+def test_a_cache_for_all_experts_is_all_experts() -> None:
+    assert plan_memory(request(80, asked_cache=60 * GIB)).seats is None
+    assert plan_memory(request(80, asked_cache=300 * GIB)).refusal is None
+
+
+def test_a_cache_that_is_too_large_is_refused_with_what_fits() -> None:
+    for cache in (35, 60, 100):
+        refusal = plan_memory(tiered(asked_cache=cache * GIB)).refusal
+        assert refusal is not None
+        assert refusal.startswith(f"setting cache_gib: {cache} does not work")
+        fitting = float(refusal.partition(" tokens ")[2].partition(" GiB")[0])
+        assert plan_memory(tiered(asked_cache=int((fitting - 0.1) * GIB))).refusal is None
+        assert plan_memory(tiered(asked_cache=int((fitting + 0.1) * GIB))).refusal is not None
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 300), st.integers(0, 300), st.booleans(), st.integers(0, 1 << 30))
+def test_a_plan_has_the_spare_places_that_the_store_takes(
+    layers: int, experts: int, seats: int, is_mixed: bool, seed: int
+) -> None:
+    """Of one size exactly; of several no fewer, whoever has the seats."""
+    small, large = (blob_layout(BY_NAME[code], BY_NAME[code], 256, 64) for code in ("q4_0", "q8_0"))
+    kinds = [large if is_mixed and index % 2 else small for index in range(layers)]
+    each = [kind.total_bytes for kind in kinds]
+    heat = np.random.default_rng(seed).random((layers, experts))
+    has_seat = place_hottest(heat, each, seats * sum(each))
+    stored = tuple(StoreLayer(f"model.layers.{index}.mlp.", kind) for index, kind in enumerate(kinds))
+    store = StorePlan(stored, has_seat, is_exclusive=True)
+    taken = sum(size * places for size, places in store.places().items())
+    spare = taken - sum(size * int((~row).sum()) for size, row in zip(each, has_seat, strict=True))
+    blobs = tuple((size, experts * each.count(size)) for size in dict.fromkeys(each))
+    plan = tiered(blobs=blobs, is_exclusive=True)
+    planned = plan.spare_bytes(sum(size * int(row.sum()) for size, row in zip(each, has_seat, strict=True)))
+    assert planned == spare if len(blobs) == 1 else planned >= spare
+
+
+def test_exclusive_experts_lie_in_one_place_but_for_a_few_spare_ones() -> None:
+    plan = plan_memory(tiered(is_exclusive=True))
+    assert plan.seats is not None
+    assert sizes(plan, Place.RAM)[EXPERTS] == 60 * GIB - plan.seats + 64 * ONE
+    assert (sizes(plan, Place.RAM)[EXPERTS] + plan.seats) / (60 * GIB) <= 1.05
+    without = plan_memory(tiered(is_exclusive=True, asked_cache=0))
+    assert sizes(without, Place.RAM)[EXPERTS] == 60 * GIB
+
+
+def test_too_little_main_memory_is_refused_and_told_of_exclusive_placement_where_that_fits() -> None:
+    refusal = plan_memory(tiered(40, 64)).refusal
+    assert refusal is not None
+    assert "main memory needs 8" in refusal
+    assert "experts 60.0, n-gram table 24.0" in refusal
+    assert refusal.endswith("with `--resident`, which keeps no expert in both, it fits")
+    assert plan_memory(tiered(40, 64, is_exclusive=True)).refusal is None
+    for is_exclusive in (False, True):
+        short = plan_memory(tiered(40, 40, is_exclusive=is_exclusive)).refusal
+        assert short is not None
+        assert ("with `--resident` and experts of at most" in short) == (not is_exclusive)
+        bits = float(short.rpartition("at most ")[2].partition(" bits a weight it would fit")[0])
+        smaller = {**WEIGHTS, Part.ROUTED: int((bits - 0.1) * 120 * GIB / 8)}
+        assert plan_memory(tiered(40, 40, is_exclusive=True, weights=smaller)).refusal is None
+    nothing = plan_memory(tiered(40, 20)).refusal
+    assert nothing is not None
+    assert nothing.endswith("more of it must be free, or ram_gib larger")
+
+
+def test_slots_and_a_context_that_do_not_fit_beside_any_seat_are_refused_with_what_fits() -> None:
+    slots = plan_memory(tiered(asked_slots=32, asked_context=131072)).refusal
+    assert slots is not None
+    assert slots.startswith("setting slots: 32 does not work")
+    assert plan_memory(tiered(asked_slots=int(slots.partition("so ")[2].partition(" fit")[0]))).refusal is None
+    context = plan_memory(tiered(10, asked_context=131072)).refusal
+    assert context is not None
+    longest = int(context.rpartition("; ")[2].partition(" tokens fit")[0].replace(",", ""))
+    assert plan_memory(tiered(10, asked_context=longest)).refusal is None
+
+
+def test_a_card_with_room_for_all_experts_but_not_for_what_was_asked_keeps_fewer_of_them() -> None:
+    assert plan_memory(request(80, 128)).seats is None
+    plan = plan_memory(request(80, 128, asked_slots=8, asked_context=32_768))
+    assert (plan.slots, plan.context, plan.refusal) == (8, 32_768, None)
+    assert plan.seats is not None
+    alone = plan_memory(request(80, 64, asked_slots=8, asked_context=32_768))  # no main memory for the experts
+    assert alone.refusal is not None
+    assert alone.refusal.startswith("setting slots: 8 does not work")
+    assert fits_with_less(alone)
+
+
+def test_after_the_weights_are_written_seats_give_way_first() -> None:
+    plan = plan_memory(tiered())
+    assert plan.seats is not None
+    left = 40 * GIB - 5 * GIB - plan.seats
+    assert numbers(recheck(plan, left)) == numbers(plan)
+    assert numbers(recheck(plan, 60 * GIB)) == numbers(plan)
+    assert numbers(recheck(plan, left - 500 * MIB)) == numbers(plan), "half of the reserve may be gone"
+    fewer = recheck(plan, left - 3 * GIB)
+    assert (fewer.slots, fewer.context, fewer.refusal) == (plan.slots, plan.context, None)
+    assert fewer.seats is not None
+    assert 3 * GIB - ONE <= plan.seats - fewer.seats <= 3 * GIB + ONE
+    assert recheck(plan, left - 40 * GIB).refusal is not None
+
+
+def test_seats_that_were_asked_for_do_not_give_way() -> None:
+    plan = plan_memory(tiered(asked_cache=20 * GIB))
+    left = 40 * GIB - 5 * GIB - 20 * GIB
+    smaller = recheck(plan, left - 8 * GIB)
+    assert (smaller.seats, smaller.refusal) == (plan.seats, None)
+    assert (smaller.slots, smaller.context) < (plan.slots, plan.context)
+    assert fewer_seats(plan, 0) is None
+    following = next_smaller(plan)
+    assert following is not None
+    assert following.seats == plan.seats
+
+
+def test_exclusive_seats_do_not_give_way_where_main_memory_is_full() -> None:
+    plan = plan_memory(tiered(is_exclusive=True))
+    full = replace(plan.request.budgets.ram, free=plan.used(Place.RAM) + 100 * MIB)
+    plan = replace(plan, request=replace(plan.request, budgets=replace(plan.request.budgets, ram=full)))
+    assert plan.seats is not None
+    assert fewer_seats(plan, plan.seats - 40 * ONE) is not None
+    assert fewer_seats(plan, plan.seats - 41 * ONE) is None
+
+
+def test_running_out_of_memory_gives_up_seats_then_slots_then_context() -> None:
+    plan: MemoryPlan | None = plan_memory(tiered(56))
+    seen: list[tuple[int, int, int]] = []
+    while plan is not None:
+        assert plan.seats is not None
+        seen.append((plan.seats, plan.slots, plan.context))
+        plan = next_smaller(plan)
+    assert seen == sorted(seen, reverse=True)
+    assert [(slots, context) for seats, slots, context in seen if seats] == [(2, CONTEXT_UNASKED)] * (len(seen) - 5)
+    assert seen[-5:] == [(0, 2, 32_768), (0, 1, 32_768), (0, 1, 16_384), (0, 1, 8192), (0, 1, 4096)]
+    assert all(before[0] - after[0] >= min(GIB, before[0]) for before, after in pairwise(seen[:-4]))
+
+
+def test_a_model_without_experts_has_no_seats() -> None:
+    dense = {Part.DENSE: 60 * GIB}
+    assert plan_memory(request(80, weights=dense, blobs=())).seats is None
+    refused = plan_memory(request(40, weights=dense, blobs=(), asked_cache=0))
+    assert refused.refusal is not None
+    assert refused.seats is None
+    assert WEIGHTS[Part.ROUTED] == 60 * GIB
