@@ -83,7 +83,8 @@ class EngineSettings:
     )
     threads: int | None = setting(
         None,
-        "CPU threads; not given: one for each core that may be used, a single one for a narrow model",
+        "CPU threads; not given: one for each core that may be used, beside a card one less, a single one for a narrow "
+        "model",
         minimum=1,
         maximum=1024,
     )
