@@ -238,9 +238,24 @@ def test_the_pools_failure_is_told_rather_than_what_followed_from_it(pool: Pool)
         stage, tiers = Stage(description, StageSizes(2, 64), (1,)), description.tiers
         assert tiers is not None
         with pytest.raises(EngineError, match="failed in layer 7, which is none") as caught, in_flight(stage):
-            tiers.mailbox.header.copy_(torch.tensor([7, 1, 1]))
-            tiers.mailbox.door.add_(1)
-            while not tiers._service.state(0).answered:
-                time.sleep(0.001)
+            ask_for_a_layer_that_is_none(tiers)
             raise EngineError("the logits are not finite")
         assert "not finite" in str(caught.value.__context__)
+
+
+def test_an_interrupt_is_told_rather_than_what_it_makes_fail(pool: Pool) -> None:
+    with tiered(*MODEL, Tiering(0.0), pool) as (_, description):
+        stage, tiers = Stage(description, StageSizes(2, 64), (1,)), description.tiers
+        assert tiers is not None
+        with pytest.raises(KeyboardInterrupt), in_flight(stage):
+            ask_for_a_layer_that_is_none(tiers)
+            raise KeyboardInterrupt
+        assert is_at_rest(tiers)
+
+
+def ask_for_a_layer_that_is_none(tiers: ExpertTiers) -> None:
+    """Returns when the answer, a failure, is there."""
+    tiers.mailbox.header.copy_(torch.tensor([7, 1, 1]))
+    tiers.mailbox.door.add_(1)
+    while not tiers._service.state(0).answered:
+        time.sleep(0.001)

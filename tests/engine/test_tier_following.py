@@ -3,6 +3,7 @@
 import gc
 import logging
 import re
+import sys
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from strata.engine import tier_following
 from strata.engine.stage_loading import LoadedStage
 from strata.engine.tier_following import end_behind, follow_windows
+from strata.errors import EngineError
 from strata.experts.share import Rates, fixed_share_table, share_table
 from strata.experts.streams import PlainStreams
 from strata.models.base import Segment
@@ -121,3 +123,25 @@ def test_memory_and_threads_are_free_once_the_model_is_gone() -> None:
         gc.enable()
     assert len(heat) == 1
     assert heat[0].sum() > 0
+
+
+def test_memory_and_threads_are_free_even_if_nobody_takes_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_tiers()
+    told: list[str] = []
+    assert found.tiers is not None
+    swapper = follow_windows(found.tiers, CPU.device, EngineSettings())
+
+    def refuse(heat: np.ndarray) -> None:
+        raise MemoryError("no room for a profile")
+
+    end_behind(found.model, found.tiers, swapper, refuse)
+    memory, tiers = weakref.ref(found.tiers.store), found.tiers.tiers
+    monkeypatch.setattr(sys, "unraisablehook", lambda failure: told.append(str(failure.exc_value)))
+    del found, swapper
+    gc.collect()
+    assert told == ["no room for a profile"]
+    with pytest.raises(EngineError, match="stopped"):
+        tiers.launched()
+    del tiers
+    gc.collect()
+    assert memory() is None

@@ -189,6 +189,21 @@ def test_experts_beside_the_card_need_the_library(monkeypatch: pytest.MonkeyPatc
     assert tiers_problem(planned("qwen3_moe", 0.5)) is None
 
 
+def test_more_experts_of_a_token_than_a_windows_plan_has_room_for_need_a_card_that_holds_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tier_loading.library, "is_available", lambda: True)
+    plan = planned("qwen3_moe", 0.5)
+    assert plan.request.ranks == tiny_model("qwen3_moe", "code8").source.config["num_experts_per_tok"]
+    wide = replace(plan, request=replace(plan.request, ranks=16))
+    assert tiers_problem(wide) is None
+    wider = replace(plan, request=replace(plan.request, ranks=17))
+    assert tiers_problem(wider) == (
+        "the card holds 50% of the experts, and a token takes 17 of a layer: 16 are the most unless the card holds all"
+    )
+    assert tiers_problem(replace(wider, seats=None)) is None
+
+
 def test_the_user_hears_why_the_context_is_short() -> None:
     plan = planned("qwen3_moe", 0.5)
     plan = replace(plan, request=replace(plan.request, asked_context=None))

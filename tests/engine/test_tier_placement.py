@@ -197,6 +197,15 @@ def test_after_the_weights_are_written_seats_give_way_first() -> None:
     assert recheck(plan, left - 40 * GIB).refusal is not None
 
 
+def test_where_all_seats_are_not_enough_conversations_give_way_behind_them() -> None:
+    plan = plan_memory(tiered())
+    assert plan.seats is not None
+    gone = plan.seats + 500 * MIB  # 500 MiB more than the seats
+    smaller = recheck(plan, 40 * GIB - 5 * GIB - plan.seats - gone)
+    assert (smaller.seats, smaller.refusal) == (0, None)
+    assert (smaller.slots, smaller.context) < (plan.slots, plan.context)
+
+
 def test_seats_that_were_asked_for_do_not_give_way() -> None:
     plan = plan_memory(tiered(asked_cache=20 * GIB))
     left = 40 * GIB - 5 * GIB - 20 * GIB

@@ -59,6 +59,19 @@ def test_a_system_that_refuses_leaves_nothing_pinned_and_says_what_helps() -> No
     assert all(piece.numel() == 4096 for piece in memory.pieces)
 
 
+def test_an_interrupt_leaves_nothing_pinned() -> None:
+    card = Card(most=1 << 20)
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == total:
+            assert len(card.pinned) == 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_host_memory([4096, 8192], 1, card.pinning, interrupt)
+    assert card.pinned == {}
+
+
 def test_more_than_the_system_has_is_refused_in_a_sentence() -> None:
     with pytest.raises(ModelError, match=r"does not give 67108864\.00 GiB of memory for the experts"):
         anonymous_memory(1 << 56)

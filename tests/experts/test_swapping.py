@@ -12,7 +12,7 @@ from strata.experts.blob import layout_of
 from strata.experts.cache import ExpertId, SwapRule, place_hottest
 from strata.experts.store import ExpertStore
 from strata.experts.store_plan import StoreLayer, StorePlan
-from strata.experts.streams import PlainStreams
+from strata.experts.streams import Mark, PlainStreams
 from strata.experts.swapping import ROUNDS_UNDER_WAY, Swapper
 from tests.experts.experts import random_expert
 from tests.experts.late_streams import LateCard
@@ -200,3 +200,51 @@ def test_closing_waits_for_copies_and_windows() -> None:
     assert setting.swapper.under_way == 0
     setting.card.drain()
     setting.card.require_whole()
+
+
+class CopiesThatEndWhileLookedAt(PlainStreams):
+    """Copies beside windows stay under way until `may_end`; then all of them end behind the first look at one."""
+
+    def __init__(self) -> None:
+        self.may_end = False
+        self.taken, self.ended = 0, 0
+
+    def mark_side(self) -> Mark:
+        self.taken += 1
+        return MarkOfACopy(self, self.taken)
+
+
+class MarkOfACopy:
+    """The `number`th that was taken."""
+
+    def __init__(self, road: CopiesThatEndWhileLookedAt, number: int) -> None:
+        self.road, self.number = road, number
+
+    def is_passed(self) -> bool:
+        found = self.number <= self.road.ended
+        if self.road.may_end:
+            self.road.ended = self.road.taken
+        return found
+
+
+def test_a_victim_that_comes_back_waits_until_it_is_saved_itself() -> None:
+    setting, road = Setting(is_exclusive=True), CopiesThatEndWhileLookedAt()
+    asked, rule = setting.card.asked, SwapRule(every=1, most_swaps=1, margin=0.5, decay=1, again=1)
+    swapper = Swapper(setting.store, setting.card, asked, road, rule)
+    away, victim = (ExpertId(*np.argwhere(held)[0].tolist()) for held in (setting.store.in_ram, setting.store.resident))
+    wanted = _given(setting.store.seat(victim)).clone()
+    for expert in (away, victim):  # the second has given way for the first by then, and is not saved
+        asked[expert] += 8
+        for _ in range(3):
+            swapper.before_launch(False)
+    assert (swapper.under_way, swapper.swaps) == (2, 0)
+    road.may_end = True
+    for _ in range(8):
+        swapper.before_launch(False)
+    assert (swapper.under_way, swapper.swaps) == (0, 2)
+    assert torch.equal(_given(setting.store.seat(victim)), wanted)
+
+
+def _given(memory: torch.Tensor | None) -> torch.Tensor:
+    assert memory is not None
+    return memory

@@ -256,6 +256,30 @@ def test_that_nobody_answers_any_more_is_told_behind_forgotten_windows_too() -> 
         stuck.join()
 
 
+def test_a_service_that_ended_by_itself_is_lost_for_the_next_launch_too(tiers: ExpertTiers) -> None:
+    tiers._service.stop()
+    for _ in range(2):
+        with pytest.raises(DeviceLostError, match="were stopped"):
+            tiers.launched()
+
+
+def test_an_interrupt_while_the_service_begins_leaves_nothing_in_flight(
+    tiers: ExpertTiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = tiers._service.begin
+
+    def interrupted(mailbox: int) -> None:
+        begin(mailbox)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(tiers._service, "begin", interrupted)
+        tiers.launched()
+    assert not tiers._service.state(0).is_in_flight
+    tiers.launched()
+    tiers.landed()
+
+
 def test_nothing_lands_that_is_not_in_flight(tiers: ExpertTiers) -> None:
     with pytest.raises(ValueError, match="no window is in flight"):
         tiers.landed()

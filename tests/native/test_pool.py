@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native l
 
 
 def test_structs_have_the_sizes_of_the_abi() -> None:
-    sizes = {"Matrix": 88, "Product": 24, "ExpertLayout": 400, "ExpertJob": 32, "LayerExperts": 24, "Mailbox": 88}
+    sizes = {"Matrix": 88, "Product": 24, "ExpertLayout": 400, "ExpertJob": 32, "LayerExperts": 24, "Mailbox": 96}
     assert {name: ctypes.sizeof(getattr(abi, name)) for name in sizes} == sizes
 
 

@@ -54,6 +54,7 @@ def plan_request(
         asked_slots=settings.slots,
         asked_context=settings.context,
         blobs=_blobs(tensor_bytes, routed),
+        ranks=(values.get("text_config") or values).get("num_experts_per_tok") or 0,
         asked_cache=None if settings.cache_gib is None else int(settings.cache_gib * GIB),
         is_exclusive=settings.resident,
     )

@@ -24,27 +24,30 @@ def in_flight(stage: Stage, *, is_read: bool = False) -> Iterator[None]:
     if tiers is None:
         yield
         return
-    tiers.launched(is_read=is_read)
-    try:
+    with launching(stage, is_read=is_read):
         yield
-    finally:
-        _wait(stage)
-        tiers.landed()
+    _wait(stage)
+    tiers.landed()
 
 
 @contextmanager
-def launching(stage: Stage) -> Iterator[None]:
+def launching(stage: Stage, *, is_read: bool = False) -> Iterator[None]:
     """Around the launch of one window that `land` waits for. One that fails has ended when the block is left."""
     tiers = stage.model.tiers
     if tiers is None:
         yield
         return
-    tiers.launched()
+    tiers.launched(is_read=is_read)
     try:
         yield
-    except BaseException:
+    except Exception:
         _wait(stage)
         tiers.landed()
+        raise
+    except BaseException:  # an interrupt counts, and not what it makes fail
+        _wait(stage)
+        with suppress(EngineError):
+            tiers.landed()
         raise
 
 

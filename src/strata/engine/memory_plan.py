@@ -112,6 +112,7 @@ class PlanRequest:
     asked_context: int | None = None
     blobs: tuple[tuple[int, int], ...] = ()  # (bytes of one, how many) of every size of routed experts, all layers
     asked_cache: int | None = None  # bytes of the card for experts; the others stay in main memory
+    ranks: int = 0  # experts of a row
     is_exclusive: bool = False  # main memory holds only experts that the card does not
     reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
 

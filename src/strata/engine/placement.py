@@ -90,8 +90,10 @@ def plan_again(plan: MemoryPlan, free: int) -> MemoryPlan:
         return checked
     if plan.seats is None:
         return _refused(plan_with(request, None))
-    fewer = fewer_seats(checked, plan.seats + checked.left(Place.CARD))
-    return fewer if fewer is not None else _refused(plan_with(request, plan.seats))
+    fewer = fewer_seats(checked, max(0, plan.seats + checked.left(Place.CARD)))
+    if fewer is None:
+        return _refused(plan_with(request, plan.seats))
+    return fewer if fewer.left(Place.CARD) >= 0 else _refused(plan_with(request, 0))
 
 
 def next_smaller(plan: MemoryPlan) -> MemoryPlan | None:

@@ -17,10 +17,11 @@ from strata.engine.placement import next_smaller, plan_again, recheck
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_profile import profiled_run
-from strata.engine.tier_loading import LoadedTiers, TierWishes, give_way, load_tiers, make_store, plan_store, ranks_of
+from strata.engine.tier_loading import LoadedTiers, TierWishes, give_way, load_tiers, plan_store, ranks_of
 from strata.errors import EngineError, ModelError
 from strata.experts.host_memory import Pinning
 from strata.experts.packing import PackingThreads
+from strata.experts.store import ExpertStore
 from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
 from strata.models.device.weights import DeviceWeights
@@ -123,7 +124,7 @@ def _load_weights(
         store = None
         if plan.seats is not None:
             planned = plan_store(files.source, files.names, plan, wishes)
-            store = make_store(planned, card.device, card.pinning(), on_progress)
+            store = ExpertStore.create(planned, card.device, pinning=card.pinning(), on_progress=on_progress)
         with PackingThreads() as threads:
             weights = DeviceWeights(files.source, files.names, card.device, on_progress, threads=threads, store=store)
             built: Any = files.family.build(files.config, weights)

@@ -61,11 +61,13 @@ def end_behind(model: object, loaded: LoadedTiers, swapper: Swapper, take_heat: 
 
 
 def _end(loaded: LoadedTiers, swapper: Swapper, take_heat: TakeHeat) -> None:
-    take_heat(swapper.heat)
-    loaded.tiers.stop()  # what is in flight waits for nobody any more
-    with suppress(RuntimeError):  # a card that is lost does nothing any more
-        swapper.close()
-    loaded.tiers.close()
+    try:
+        take_heat(swapper.heat)
+    finally:
+        loaded.tiers.stop()  # what is in flight waits for nobody any more
+        with suppress(RuntimeError):  # a card that is lost does nothing any more
+            swapper.close()
+        loaded.tiers.close()
 
 
 def _set_share(loaded: LoadedTiers, device: torch.device, streams: Streams, asked: float | None) -> list[BeforeLaunch]:

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from strata.engine.memory_plan import MemoryPlan
 from strata.engine.stage import MOST_ROWS
 from strata.experts.cache import place_hottest
-from strata.experts.host_memory import Pinning
 from strata.experts.sources import expert_layers
 from strata.experts.store import ExpertStore
 from strata.experts.store_plan import StoreLayer, StorePlan
 from strata.experts.tiers import ExpertPlaces, ExpertTiers, WindowSize
 from strata.hardware import read_cpu
+from strata.kernels.expert_plan import MOST_PLACES
 from strata.models.fast.packing import experts_of
 from strata.native import library
 from strata.native.pool import Pool
-from strata.types import ProgressCallback
 from strata.weights.source import WeightSource
 
 
@@ -39,12 +38,15 @@ class TierWishes:
 
 def tiers_problem(plan: MemoryPlan) -> str | None:
     """Why a plan that has seats cannot be carried out here, in a sentence; None if it can."""
-    if plan.seats is None or library.is_available():
+    if plan.seats is None:
         return None
-    return (
-        f"the card holds {plan.seat_share:.0%} of the experts, and the others are computed by the C++ library, which "
-        "was not built"
-    )
+    held = f"the card holds {plan.seat_share:.0%} of the experts, and"
+    most = MOST_PLACES // MOST_ROWS
+    if plan.request.ranks > most:
+        return f"{held} a token takes {plan.request.ranks} of a layer: {most} are the most unless the card holds all"
+    if not library.is_available():
+        return f"{held} the others are computed by the C++ library, which was not built"
+    return None
 
 
 def plan_store(source: WeightSource, names: Collection[str], plan: MemoryPlan, wishes: TierWishes) -> StorePlan:
@@ -60,13 +62,6 @@ def plan_store(source: WeightSource, names: Collection[str], plan: MemoryPlan, w
     return StorePlan(layers, place_hottest(heat, sizes, plan.seats), plan.request.is_exclusive, heat)
 
 
-def make_store(
-    plan: StorePlan, device: torch.device, pinning: Pinning | None, on_progress: ProgressCallback | None
-) -> ExpertStore:
-    """The memory, not filled. Raises what `ExpertStore.create` raises."""
-    return ExpertStore.create(plan, device, pinning=pinning, on_progress=on_progress)
-
-
 @dataclass(frozen=True)
 class LoadedTiers:
     """Memory, tables and threads of a stage's experts."""
@@ -77,9 +72,9 @@ class LoadedTiers:
 
 
 def threads_beside_a_card(cores: int) -> int:
-    """That compute experts: one core is left to whoever launches windows, where there are more than a few.
+    """That compute experts: where there are more than a few cores, one is left to whoever launches windows.
 
-    A thread of the pool that spins on that core makes windows wait for their launch (docs/log.md, 2026-11-30).
+    A precaution: the pool's threads spin while a window is in flight, each on a core of its own.
     """
     return cores - 1 if cores > 2 else cores
 

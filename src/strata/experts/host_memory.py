@@ -63,24 +63,29 @@ def take_host_memory(
 ) -> HostMemory:
     """A piece of each size, zeros that are really there, pinned with `pinning` as a whole or not at all.
 
-    Raises ModelError if the system gives no more.
+    Raises ModelError if the system gives no more. Whatever ends it, Ctrl-C too, leaves nothing pinned.
     """
     pieces = [anonymous_memory(size) for size in sizes]
     total = sum(sizes)
     pinned: list[torch.Tensor] = []
     done, notice = 0, None
-    with ThreadPoolExecutor(threads, "strata-touch") as workers:
-        for piece in pieces:
-            _touch(piece, workers)
-            if pinning is not None and notice is None and piece.numel():
-                problem = pinning.pin(piece.data_ptr(), piece.numel())
-                if problem is None:
-                    pinned.append(piece)
-                else:
-                    notice = _refusal(total, done, problem)
-            done += piece.numel()
-            if on_progress is not None:
-                on_progress(STAGE, done, total)
+    try:
+        with ThreadPoolExecutor(threads, "strata-touch") as workers:
+            for piece in pieces:
+                _touch(piece, workers)
+                if pinning is not None and notice is None and piece.numel():
+                    problem = pinning.pin(piece.data_ptr(), piece.numel())
+                    if problem is None:
+                        pinned.append(piece)
+                    else:
+                        notice = _refusal(total, done, problem)
+                done += piece.numel()
+                if on_progress is not None:
+                    on_progress(STAGE, done, total)
+    except BaseException:
+        if pinning is not None:
+            _unpin_all(pinned, pinning.unpin)
+        raise
     if pinning is None or notice is None:
         return HostMemory(pieces, None if pinning is None else pinning.unpin, None)
     _unpin_all(pinned, pinning.unpin)

@@ -1,7 +1,6 @@
 """The share that the GPU reads in place, refined by what both sides did: after 48, 96 and 192 windows.
 
-Knows counters and the table; what rates make of them is decided in `share`. Nothing here waits for the device, but for
-the three times that a new table is handed over.
+Knows counters and the table; what rates make of them is decided in `share`. Nothing here waits for the device.
 """
 
 from collections.abc import Callable

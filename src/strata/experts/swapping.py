@@ -16,6 +16,7 @@ to the right bytes.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -167,7 +168,11 @@ class Swapper:
         return [move for move in self._moves if move.step is step]
 
     def _passed(self, step: Step) -> list[Move]:
-        return [move for move in self._all_in(step) if move.mark is not None and move.mark.is_passed()]
+        """In the order in which they came, none before an earlier one: a victim may come back behind its own move.
+
+        Marks of a road are passed in order, but one may be passed between two looks.
+        """
+        return list(takewhile(lambda move: _given_mark(move).is_passed(), self._all_in(step)))
 
     def _wait_in(self, step: Step, moves: list[Move], take_mark: Callable[[], Mark]) -> None:
         """They go on once a mark that is taken now is passed."""
@@ -175,6 +180,11 @@ class Swapper:
             mark = take_mark()
             for move in moves:
                 move.step, move.mark = step, mark
+
+
+def _given_mark(move: Move) -> Mark:
+    assert move.mark is not None, "who waits has a mark to wait for"
+    return move.mark
 
 
 def _given(memory: torch.Tensor | None) -> torch.Tensor:

@@ -173,10 +173,10 @@ class ExpertTiers:
         if self._before_launch is not None:
             self._before_launch(is_read)
         self._tables.flush()
-        if not self._flights:
-            self._rewind_if_due()
-            self._service.begin(BOX)
+        is_first = not self._flights
         self._flights.append(_Flight())
+        if is_first:
+            self._begin()
 
     def landed(self) -> None:
         """The next of the windows in flight has ended on the device; without one in flight the threads sleep.
@@ -251,6 +251,21 @@ class ExpertTiers:
                 )
         if state.done >= RAISED and self._broken is None:
             self.stop()
+
+    def _begin(self) -> None:
+        """Whatever ends this early, an interrupt too, leaves nothing in flight."""
+        try:
+            self._rewind_if_due()
+            self._service.begin(BOX)
+        except BaseException as reason:
+            self._flights.clear()
+            state = self._service.state(BOX)
+            if state.is_in_flight:
+                self._service.end(BOX)
+            self._note_failures(state)
+            if isinstance(reason, EngineError) and self._broken is not None:
+                raise self._broken from reason
+            raise
 
     def _rewind_if_due(self) -> None:
         if int(self.mailbox.door) > REWIND_BEHIND:

@@ -138,6 +138,7 @@ public:
             const bool waits = box.in_flight.load() && rung > box.answered.load() && rung < kRaised;
             if (!waits || seen_[i].number != rung) seen_[i] = {waits ? rung : 0, -1};
             if (!waits || ++seen_[i].looks < kLooks) continue;
+            service.is_late.store(true);  // before the failure can be seen, which would look like an ordinary one
             note_late(box, rung, service.limit);
             found = true;
         }
@@ -183,7 +184,6 @@ void keep_watch(StrataDoorbell &service) {
         }
         service.wake_watch.wait_for(lock, service.limit / kLooks, [&] { return service.stopping.load(); });
         if (service.stopping.load() || !waits.find_late(service)) continue;
-        service.is_late.store(true);
         lock.unlock();
         raise_and_stop(service);
         return;

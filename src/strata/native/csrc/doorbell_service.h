@@ -17,8 +17,7 @@
 namespace strata {
 
 constexpr uint32_t kRaised = 0x7fffffff;  // the maximum for those who compare signed, too
-
-constexpr uint32_t kOpen = 1;             // of a gate
+constexpr uint32_t kOpen = 1;  // of a gate
 
 inline uint32_t read_flag(const uint32_t *flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
 
