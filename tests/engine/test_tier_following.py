@@ -29,7 +29,7 @@ CUDA = torch.device("cuda", 0)
 
 
 def in_tiers(share: float = 0.5, **changes: Any) -> LoadedStage:
-    return loaded("qwen4_exp", planned("qwen4_exp", share), replace(CPU, **changes))
+    return loaded("qwen3_moe", planned("qwen3_moe", share), replace(CPU, **changes))
 
 
 def set_share(found: LoadedStage) -> list[int]:
@@ -54,7 +54,7 @@ def test_seats_follow_what_is_asked_for_unless_swaps_are_off(swaps: bool) -> Non
     found = in_tiers()
     assert found.tiers is not None
     swapper = follow_windows(found.tiers, CPU.device, EngineSettings(expert_swaps=swaps))
-    assert torch.equal(read(found, 4), wanted("qwen4_exp"))
+    assert torch.equal(read(found, 4), wanted("qwen3_moe"))
     assert (swapper.swaps > 0) == swaps
     assert swapper.heat.sum() > 0  # for a profile it counts in any case
 
@@ -66,7 +66,7 @@ def test_a_share_that_is_asked_for_is_set(share: float) -> None:
     follow_windows(found.tiers, CPU.device, EngineSettings(pcie_share=share))
     table = set_share(found)
     assert table == fixed_share_table(share, len(table) - 1).tolist()
-    assert torch.equal(read(found, 1), wanted("qwen4_exp"))
+    assert torch.equal(read(found, 1), wanted("qwen3_moe"))
     assert (found.tiers.tiers.counts().in_place > 0) == (share > 0)
 
 
@@ -97,7 +97,7 @@ def test_a_card_that_reads_main_memory_has_both_sides_measured(
 def test_the_log_says_how_much_both_memories_hold(
     is_exclusive: bool, least: float, most: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = loaded("qwen4_exp", planned("qwen4_exp", 0.5, is_exclusive=is_exclusive), CPU)
+    found = loaded("qwen3_moe", planned("qwen3_moe", 0.5, is_exclusive=is_exclusive), CPU)
     assert found.tiers is not None
     with caplog.at_level(logging.INFO, "strata.experts"):
         follow_windows(found.tiers, CPU.device, EngineSettings())
