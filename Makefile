@@ -55,7 +55,7 @@ else
 endif
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
 
 # The native library alone, without Python; a sanitizer's report fails the target.
 sanitize:

@@ -167,26 +167,25 @@ def test_a_card_is_taken_that_holds_a_part_of_the_experts(
         choose_device(source, EngineSettings(device="cuda", slots=1, context=512))
 
 
-@needs_library
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"cache_gib": 0.0},
-        {"cache_gib": 1e-4},
-        {"cache_gib": 1e-4, "resident": True},
-        {"cache_gib": 1e-4, "expert_swaps": False, "pcie_share": 0.5},
-        {"cache_gib": 1e-4, "expert_wait": "stream"},
-    ],
+TIERED: tuple[dict[str, Any], ...] = (
+    {"cache_gib": 0.0},
+    {"cache_gib": 1e-4},
+    {"cache_gib": 1e-4, "resident": True},
+    {"cache_gib": 1e-4, "expert_swaps": False, "pcie_share": 0.5},
+    {"cache_gib": 1e-4, "expert_wait": "stream"},
 )
-def test_an_engine_with_experts_in_tiers_answers_as_one_with_all_on_the_card(
-    sparse: Path, pc: Any, values: dict[str, Any], tmp_path: Path
-) -> None:
+
+
+@needs_library
+def test_an_engine_with_experts_in_tiers_answers_as_one_with_all_on_the_card(sparse: Path, pc: Any) -> None:
     pc(GOOD)
-    texts = []
-    for more in ({}, values):
-        with Engine(sparse, device="cuda", slots=2, context=512, threads=2, **more) as engine:
-            texts.append(engine.generate([5] * 40, SamplingOptions(max_tokens=12, ignore_eos=True)).text())
-    assert texts[1] == texts[0]
+    whole, *texts = (text_of(sparse, values) for values in ({}, *TIERED))
+    assert texts == [whole] * len(TIERED)
+
+
+def text_of(model: Path, values: dict[str, Any]) -> str:
+    with Engine(model, device="cuda", slots=2, context=512, threads=2, **values) as engine:
+        return engine.generate([5] * 40, SamplingOptions(max_tokens=12, ignore_eos=True)).text()
 
 
 @needs_library
