@@ -11,6 +11,7 @@ from strata.kernels.attention_rows.arguments import (
     AttentionWork,
     BlockChoice,
     IndexerRowsShape,
+    PreparedQueries,
     ProjectedRows,
     RotationTables,
     rotation_table,
@@ -28,6 +29,7 @@ __all__ = [
     "AttentionWork",
     "BlockChoice",
     "IndexerRowsShape",
+    "PreparedQueries",
     "ProjectedRows",
     "RotationTables",
     "attention_attend",
@@ -43,7 +45,7 @@ def attention_prepare(
     rotation: RotationTables,
     cells: AttentionCells,
     layer: AttentionLayer,
-    work: AttentionWork,
+    work: PreparedQueries,
 ) -> None:
     """Norm and turn the heads of every used row: queries into `work`, keys and values into the row's own cell.
 

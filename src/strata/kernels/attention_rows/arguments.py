@@ -159,6 +159,18 @@ class Room(Protocol):
     def __call__(self, name: str, *sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor: ...
 
 
+class PreparedQueries(Protocol):
+    """What `attention_prepare` writes beside cells: the work of a window, or of a read."""
+
+    @property
+    def query(self) -> torch.Tensor:
+        """[R, query_heads, head_dim], normed, turned, times head_dim^-0.5; float32, or rounded to bfloat16."""
+
+    @property
+    def index_query(self) -> torch.Tensor | None:
+        """float32 [R, indexer heads, indexer head_dim]"""
+
+
 @dataclass(frozen=True)
 class AttentionWork:
     """What the launches of one layer leave for each other; layers after one another share it."""

@@ -9,6 +9,7 @@ from strata.kernels.attention_rows.arguments import (
     AttentionLayer,
     AttentionRowsShape,
     AttentionWork,
+    PreparedQueries,
     ProjectedRows,
     RotationTables,
 )
@@ -25,13 +26,15 @@ def check_prepare(
     rotation: RotationTables,
     cells: AttentionCells,
     layer: AttentionLayer,
-    work: AttentionWork,
+    work: PreparedQueries,
 ) -> None:
     """Raise ValueError unless `attention_prepare` can take these."""
     shape, vectors = layer.shape, layer.vectors
-    _check_rows("projected.qkv", projected.qkv, rows.count, shape.projected_width)
-    _check_cells(cells, shape)
-    check_tensor("work.query", work.query, (rows.count, shape.query_heads, shape.head_dim))
+    check_rows("projected.qkv", projected.qkv, rows.count, shape.projected_width)
+    check_cells(cells, shape)
+    if work.query.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"work.query must be float32, or bfloat16 for a read, not {work.query.dtype}")
+    check_tensor("work.query", work.query, (rows.count, shape.query_heads, shape.head_dim), work.query.dtype)
     for name in ("query_scale", "key_scale"):
         check_tensor(f"vectors.{name}", getattr(vectors, name), (shape.head_dim,))
     least_dim = shape.head_dim
@@ -39,9 +42,9 @@ def check_prepare(
         indexer = shape.indexer
         least_dim = min(least_dim, indexer.head_dim)
         for name in ("index_query_scale", "index_key_scale"):
-            _check_given(f"vectors.{name}", getattr(vectors, name), (indexer.head_dim,))
-        _check_given("work.index_query", work.index_query, (rows.count, indexer.heads, indexer.head_dim))
-        _check_rows("projected.index", projected.index, rows.count, indexer.width)
+            check_given(f"vectors.{name}", getattr(vectors, name), (indexer.head_dim,))
+        check_given("work.index_query", work.index_query, (rows.count, indexer.heads, indexer.head_dim))
+        check_rows("projected.index", projected.index, rows.count, indexer.width)
     check_tensor("rotation.cos", rotation.cos, (rotation.cos.shape[0], rotation.half))
     check_tensor("rotation.sin", rotation.sin, tuple(rotation.cos.shape))
     if rotation.cos.shape[0] < cells.count:
@@ -54,9 +57,9 @@ def check_choose(rows: WindowRows, cells: AttentionCells, shape: AttentionRowsSh
     """Raise ValueError unless `attention_choose` can take these."""
     if shape.indexer is None:
         raise ValueError("shape.indexer is None: a layer without an indexer has no blocks to choose")
-    _check_cells(cells, shape)
+    check_cells(cells, shape)
     indexer = shape.indexer
-    _check_given("work.index_query", work.index_query, (rows.count, indexer.heads, indexer.head_dim))
+    check_given("work.index_query", work.index_query, (rows.count, indexer.heads, indexer.head_dim))
     _check_choice(rows, cells, shape, work)
 
 
@@ -69,8 +72,8 @@ def check_attend(
     out: RowsOut,
 ) -> None:
     """Raise ValueError unless `attention_attend` can take these."""
-    _check_rows("projected.qkv", projected.qkv, rows.count, shape.projected_width)
-    _check_cells(cells, shape)
+    check_rows("projected.qkv", projected.qkv, rows.count, shape.projected_width)
+    check_cells(cells, shape)
     if shape.indexer is not None:
         _check_choice(rows, cells, shape, work)
     sums = (rows.count, shape.query_heads, work.parts)
@@ -99,28 +102,30 @@ def _check_choice(rows: WindowRows, cells: AttentionCells, shape: AttentionRowsS
     check_tensor("work.choice.arrivals", choice.arrivals, (rows.count,), torch.int32)
 
 
-def _check_cells(cells: AttentionCells, shape: AttentionRowsShape) -> None:
+def check_cells(cells: AttentionCells, shape: AttentionRowsShape) -> None:
+    """Raise ValueError unless the cells are those of a layer of this shape."""
     slots, count = cells.keys.shape[:2]
     full = (slots, count, shape.kv_heads, shape.head_dim)
-    _check_given("cells.keys", cells.keys, full, cells.keys.dtype)
-    _check_given("cells.values", cells.values, full, cells.keys.dtype)
+    check_given("cells.keys", cells.keys, full, cells.keys.dtype)
+    check_given("cells.values", cells.values, full, cells.keys.dtype)
     if shape.indexer is not None:
         blocks, dim = count // shape.indexer.ratio, shape.indexer.head_dim
-        _check_given("cells.raw", cells.raw, (slots, count, dim), cells.keys.dtype)
-        _check_given("cells.pooled", cells.pooled, (slots, blocks, dim), cells.keys.dtype)
+        check_given("cells.raw", cells.raw, (slots, count, dim), cells.keys.dtype)
+        check_given("cells.pooled", cells.pooled, (slots, blocks, dim), cells.keys.dtype)
     if count * shape.kv_heads * shape.head_dim >= MOST_ELEMENTS:
         raise ValueError(f"{count} cells of {shape.kv_heads} x {shape.head_dim} are too many for a slot: fewer cells")
 
 
-def _check_given(
+def check_given(
     name: str, tensor: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> None:
+    """As `check_tensor`, but that None is refused too."""
     if tensor is None:
         raise ValueError(f"{name} is None; it must be {dtype} {list(shape)}")
     check_tensor(name, tensor, shape, dtype)
 
 
-def _check_rows(name: str, tensor: torch.Tensor | None, rows: int, columns: int) -> None:
+def check_rows(name: str, tensor: torch.Tensor | None, rows: int, columns: int) -> None:
     """Rows whose columns lie side by side; the rows may be parts of longer ones."""
     wanted = f"float32 [{rows}, {columns}] with its columns side by side"
     if tensor is None:

@@ -11,7 +11,7 @@ import triton.language as tl
 from strata.kernels.attention_rows.arguments import (
     AttentionCells,
     AttentionLayer,
-    AttentionWork,
+    PreparedQueries,
     ProjectedRows,
     RotationTables,
 )
@@ -148,11 +148,11 @@ def attention_prepare(
     rotation: RotationTables,
     cells: AttentionCells,
     layer: AttentionLayer,
-    work: AttentionWork,
+    work: PreparedQueries,
 ) -> None:
     """See the package."""
     shape, vectors, indexer = layer.shape, layer.vectors, layer.shape.indexer
-    unused = work.query  # stands where a layer without an indexer, or without norms, has no tensor
+    unused = rotation.cos  # float32; stands where a layer without an indexer, or without norms, has no tensor
     index = unused if projected.index is None else projected.index
     state = [unused if part is None else part for part in (cells.keys, cells.values, cells.raw, cells.pooled)]
     scales = (vectors.query_scale, vectors.key_scale, vectors.index_query_scale, vectors.index_key_scale)

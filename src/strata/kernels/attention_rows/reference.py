@@ -11,6 +11,7 @@ from strata.kernels.attention_rows.arguments import (
     AttentionRowsShape,
     AttentionWork,
     IndexerRowsShape,
+    PreparedQueries,
     ProjectedRows,
     RotationTables,
 )
@@ -24,7 +25,7 @@ def attention_prepare(
     rotation: RotationTables,
     cells: AttentionCells,
     layer: AttentionLayer,
-    work: AttentionWork,
+    work: PreparedQueries,
 ) -> None:
     """See the package."""
     shape, vectors = layer.shape, layer.vectors
@@ -37,7 +38,7 @@ def attention_prepare(
     query = packed_query.unflatten(1, (shape.query_heads, -1))[..., : shape.head_dim]
     query = _turn(_norm(query, vectors.query_scale, shape.eps), positions, rotation)
     key = _norm(key.unflatten(1, (shape.kv_heads, -1)), vectors.key_scale, shape.eps)
-    work.query[used] = query * shape.head_dim**-0.5
+    work.query[used] = (query * shape.head_dim**-0.5).to(work.query.dtype)
     cells.keys[slots, positions] = _turn(key, positions, rotation).to(cells.keys.dtype)
     cells.values[slots, positions] = value.unflatten(1, (shape.kv_heads, -1)).to(cells.values.dtype)
     if shape.indexer is None:

@@ -90,17 +90,17 @@ def search(held, scores, complete, TOP: tl.constexpr, CHUNK: tl.constexpr, IS_ON
 
 
 @triton.jit
-def write_chosen(chosen, keys, begin, low, high, room, before, CHUNK: tl.constexpr):
-    """Write one chunk's chosen blocks. `before`: how many keys up to here lie between low and high, + 2^20 above high.
+def write_chosen(chosen, keys, block, low, high, room, before):
+    """Write those of some rising blocks that are chosen, by their keys.
 
-    Returns what each of the chunk's keys adds to `before`.
+    `before`: how many keys up to here lie between low and high, + 2^20 above high. Returns what each key adds to it.
     """
     is_above, is_between = keys > high, (keys > low) & (keys <= high)
     counted = (is_above.to(tl.int32) << 20) + is_between.to(tl.int32)
     up_to = before + tl.cumsum(counted, axis=0)
     between = up_to & 0xFFFFF
     place = (up_to >> 20) + tl.minimum(between, room) - 1
-    tl.store(chosen + place, begin + tl.arange(0, CHUNK), mask=is_above | (is_between & (between <= room)))
+    tl.store(chosen + place, block, mask=is_above | (is_between & (between <= room)))
     return counted
 
 
@@ -112,9 +112,10 @@ def select_best(scores, chosen, complete, TOP: tl.constexpr, CHUNK: tl.constexpr
     """
     held = keys_of(scores, 0, complete, CHUNK)
     low, high, room = search(held, scores, complete, TOP, CHUNK, IS_ONE_CHUNK)
-    counted = write_chosen(chosen, held, 0, low, high, room, 0, CHUNK)
+    number = tl.arange(0, CHUNK)
+    counted = write_chosen(chosen, held, number, low, high, room, 0)
     if not IS_ONE_CHUNK:
         before = tl.sum(counted, axis=0)
         for begin in tl.range(CHUNK, complete, CHUNK):
             keys = keys_of(scores, begin, complete, CHUNK)
-            before += tl.sum(write_chosen(chosen, keys, begin, low, high, room, before, CHUNK), axis=0)
+            before += tl.sum(write_chosen(chosen, keys, begin + number, low, high, room, before), axis=0)

@@ -126,13 +126,13 @@ def check_rows(
     block_order: torch.Tensor | None,
 ) -> None:
     """Raises ValueError for what `delta_rows` cannot take."""
-    _check_shape(shape)
+    check_shape(shape)
     _check_lengths(lengths)
     slots = state.delta.shape[0]
     check_tensor("projected", projected, (rows.count, shape.projected_width))
     check_tensor("state.delta", state.delta, (slots, shape.value_heads, shape.key_dim, shape.value_dim))
     check_tensor("state.conv_tail", state.conv_tail, (slots, shape.tail_rows, shape.conv_width))
-    _check_vectors(vectors, shape, ())
+    check_vectors(vectors, shape, ())
     check_tensor("work.inputs", work.inputs, (rows.count, shape.inputs_width))
     check_tensor("work.recalled", work.recalled, (rows.count, shape.value_width))
     if out.plain is not None:
@@ -159,17 +159,18 @@ def check_commit(
     shape: DeltaRowsShape,
 ) -> None:
     """Raises ValueError for what `commit_delta` cannot take."""
-    _check_shape(shape)
+    check_shape(shape)
     _check_lengths(lengths)
     layers, slots = states.delta.shape[:2]
     check_tensor("states.delta", states.delta, (layers, slots, shape.value_heads, shape.key_dim, shape.value_dim))
     check_tensor("states.conv_tail", states.conv_tail, (layers, slots, shape.tail_rows, shape.conv_width))
     check_tensor("projected", projected, (layers, rows.count, shape.projected_width))
     check_tensor("accepted", accepted, (rows.segments,), torch.int32)
-    _check_vectors(vectors, shape, (layers,))
+    check_vectors(vectors, shape, (layers,))
 
 
-def _check_vectors(vectors: DeltaVectors, shape: DeltaRowsShape, leading: tuple[int, ...]) -> None:
+def check_vectors(vectors: DeltaVectors, shape: DeltaRowsShape, leading: tuple[int, ...]) -> None:
+    """Raises ValueError unless these are the vectors of `leading` (no, or a number of) layers of this shape."""
     check_tensor("vectors.conv", vectors.conv, (*leading, shape.conv_kernel, shape.conv_width))
     check_tensor("vectors.decay_rate", vectors.decay_rate, (*leading, shape.value_heads))
     check_tensor("vectors.decay_bias", vectors.decay_bias, (*leading, shape.value_heads))
@@ -181,7 +182,8 @@ def _check_lengths(lengths: SegmentLengths) -> None:
         raise ValueError(f"lengths.longest must be at least 1 and lengths.certain at least 0, not {lengths}")
 
 
-def _check_shape(shape: DeltaRowsShape) -> None:
+def check_shape(shape: DeltaRowsShape) -> None:
+    """Raises ValueError for sizes that no kernel of this package takes."""
     if shape.value_heads % shape.key_heads:
         raise ValueError(f"value_heads {shape.value_heads} must be a multiple of key_heads {shape.key_heads}")
     for name, size in (("key_dim", shape.key_dim), ("value_dim", shape.value_dim)):

@@ -51,7 +51,7 @@ def delta_rows(
             rule = rule_row(extended[step : step + shape.conv_kernel], row, vectors, shape)
             delta = advance(delta, rule)
             output = (delta * rule.query.unsqueeze(-1)).sum(dim=-2)
-            finished = _finish(output, row, vectors, shape)
+            finished = finish(output, row, vectors, shape)
             if block_order is not None:
                 finished = finished.view(-1, BLOCK_COLUMNS)[block_order.long()].view(-1)
             plain[segment.start + step] = finished
@@ -122,7 +122,7 @@ def _unit_heads(x: torch.Tensor, shape: DeltaRowsShape) -> torch.Tensor:
     return heads.repeat_interleave(shape.value_heads // shape.key_heads, dim=0)
 
 
-def _finish(output: torch.Tensor, row: torch.Tensor, vectors: DeltaVectors, shape: DeltaRowsShape) -> torch.Tensor:
+def finish(output: torch.Tensor, row: torch.Tensor, vectors: DeltaVectors, shape: DeltaRowsShape) -> torch.Tensor:
     """Norm of every head of output [value_heads, value_dim], times the activated gate -> [value_width]."""
     z = row[shape.conv_width : shape.conv_width + shape.value_width].view_as(output)
     gate = torch.sigmoid(z) if shape.gate_is_sigmoid else F.silu(z)

@@ -12,8 +12,19 @@ def route_rows(
     logits: torch.Tensor, rows: WindowRows, normalize: bool, routes: Routes, shared: SharedGate | None
 ) -> None:
     """See `strata.kernels.router.route_rows`; any device."""
-    ranks = routes.ids.shape[1]
     is_used = (rows.slots >= 0)[:, None]
+    ids, weights = choose(logits, routes.ids.shape[1], normalize)
+    routes.ids.copy_(torch.where(is_used, ids, -1))
+    routes.weights.copy_(torch.where(is_used, weights, 0.0))
+    list_work(routes.ids, routes.work)
+    if shared is not None:
+        assert routes.shared_weights is not None  # checked by the caller
+        opening = (shared.x * shared.gate).sum(dim=-1)
+        routes.shared_weights.copy_(1.0 / (1.0 + exp(-opening)))
+
+
+def choose(logits: torch.Tensor, ranks: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits float32 [rows, experts] -> the best ids int32 and their weights float32, [rows, ranks]."""
     best, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
     shares = exp(logits - best[:, :1])
     weights = shares.gather(1, ids[:, :ranks]) / shares.sum(dim=-1, keepdim=True)
@@ -22,13 +33,7 @@ def route_rows(
         for rank in range(ranks):
             total = total + weights[:, rank : rank + 1]
         weights = weights / total
-    routes.ids.copy_(torch.where(is_used, ids[:, :ranks].int(), -1))
-    routes.weights.copy_(torch.where(is_used, weights, 0.0))
-    list_work(routes.ids, routes.work)
-    if shared is not None:
-        assert routes.shared_weights is not None  # checked by the caller
-        opening = (shared.x * shared.gate).sum(dim=-1)
-        routes.shared_weights.copy_(1.0 / (1.0 + exp(-opening)))
+    return ids[:, :ranks].int(), weights
 
 
 def list_work(ids: torch.Tensor, work: ExpertWork) -> None:
