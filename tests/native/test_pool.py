@@ -1,6 +1,9 @@
 """Structs have the sizes of the C ABI, pools refuse what they cannot be, paths have names, memory can be read."""
 
 import ctypes
+import os
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,6 +40,28 @@ def test_impossible_pools_are_refused() -> None:
     for threads, spin_us in ((0, 10), (1025, 10), (2, -1)):
         with pytest.raises(EngineError, match="work"):
             Pool(threads, spin_us=spin_us)
+
+
+def threads_here() -> set[int]:
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other one to move to")
+def test_a_pinned_thread_makes_way_for_whoever_holds_the_pool() -> None:
+    before, cores = threads_here(), os.sched_getaffinity(0)
+    with Pool(2) as pool:
+        (worker,) = threads_here() - before
+        limit = time.monotonic() + 10
+        while len(home := os.sched_getaffinity(worker)) != 1:
+            assert time.monotonic() < limit, "the worker pins itself when it begins"
+            time.sleep(0.001)
+        os.sched_setaffinity(0, home)
+        try:
+            with pool.held_awake():
+                assert len(moved := os.sched_getaffinity(worker)) == 1 and not moved & home
+                assert os.sched_getaffinity(0) == home
+        finally:
+            os.sched_setaffinity(0, cores)
 
 
 def test_a_closed_pool_says_so_and_closes_twice() -> None:

@@ -1,4 +1,4 @@
-"""A pool of pinned threads: made, held awake, closed. Knows no work; what runs on it is called beside its data."""
+"""A pool of threads: made, held awake, closed. Knows no work; what runs on it is called beside its data."""
 
 import ctypes
 from collections.abc import Iterator
@@ -15,15 +15,16 @@ SPIN_US = 100
 class Pool(Closing):
     """`threads` threads that compute together, the calling one among them; 1 starts none.
 
-    Pinned workers stay on the cores of the process's affinity mask, one to a physical core before their siblings.
+    keeps_cores: its workers stay on the cores of the process's affinity mask, one to a physical core before siblings.
+    One on the core of the thread that holds the pool awake moves to a free core: that thread's own affinity stays.
     A pool serves one job at a time; calls from several threads wait for each other.
     """
 
     _pool: ctypes.c_void_p | None = None
 
-    def __init__(self, threads: int, *, is_pinned: bool = True, spin_us: int = SPIN_US) -> None:
+    def __init__(self, threads: int, *, keeps_cores: bool = True, spin_us: int = SPIN_US) -> None:
         made = ctypes.c_void_p()
-        library.check(library.load().strata_pool_create(threads, int(is_pinned), spin_us, ctypes.byref(made)))
+        library.check(library.load().strata_pool_create(threads, int(keeps_cores), spin_us, ctypes.byref(made)))
         self._pool = made
         self.threads = threads
 

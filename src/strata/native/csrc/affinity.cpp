@@ -1,7 +1,9 @@
-// Reads the affinity mask and the topology that Linux shows. Knows no thread but the calling one.
+// Reads the affinity mask and the topology that Linux shows, and pins threads.
 #include "affinity.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,6 +24,20 @@ int first_sibling(int cpu) {
     if (std::fscanf(file, "%d", &first) != 1) first = cpu;
     std::fclose(file);
     return first;
+}
+
+pid_t this_thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+// The thread stays on this CPU; false where the system refuses.
+bool pin(pid_t thread, int cpu) {
+    cpu_set_t *mask = CPU_ALLOC(kMostCpus);
+    if (!mask) return false;
+    const size_t size = CPU_ALLOC_SIZE(kMostCpus);
+    CPU_ZERO_S(size, mask);
+    CPU_SET_S(cpu, size, mask);
+    const bool done = sched_setaffinity(thread, size, mask) == 0;
+    CPU_FREE(mask);
+    return done;
 }
 
 }  // namespace
@@ -50,15 +66,30 @@ std::vector<int> usable_cpus() {
     return cpus;
 }
 
-bool pin_this_thread(int cpu) {
-    cpu_set_t *mask = CPU_ALLOC(kMostCpus);
-    if (!mask) return false;
-    const size_t size = CPU_ALLOC_SIZE(kMostCpus);
-    CPU_ZERO_S(size, mask);
-    CPU_SET_S(cpu, size, mask);
-    const bool done = sched_setaffinity(0, size, mask) == 0;
-    CPU_FREE(mask);
-    return done;
+void Homes::settle() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.size() < 2 || !pin(this_thread(), free_[1])) return;
+    residents_.push_back({this_thread(), free_[1]});
+    free_.erase(free_.begin() + 1);
+}
+
+void Homes::leave() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = std::find_if(residents_.begin(), residents_.end(),
+                                    [](const Resident &resident) { return resident.thread == this_thread(); });
+    if (found == residents_.end()) return;
+    free_.push_back(found->cpu);
+    residents_.erase(found);
+}
+
+void Homes::make_way() {
+    const int cpu = sched_getcpu();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Resident &resident : residents_) {
+        if (resident.cpu != cpu || resident.thread == this_thread() || free_.empty()) continue;
+        if (pin(resident.thread, free_[0])) std::swap(resident.cpu, free_[0]);
+        return;
+    }
 }
 
 }  // namespace strata

@@ -10,61 +10,74 @@
 namespace strata {
 namespace {
 
-// The silu of gate and up, into columns first .. of row `row` among all tasks' rows, and what down wants of it.
-void put_h(const ExpertWork &work, const ExpertTask &task, int32_t first, int64_t row, const float *gate,
-           const float *up) {
-    float *h = work.h + row * work.intermediate + first;
-    work.set.silu_mul(gate, up, h, std::min(kRun, work.intermediate - first));
-    if (is_packed(task.down.code)) work.quantized_h->take_block(work.set, row, first / kRun, h);
+// The silu of gate and up, into columns first .. end - 1 of row `row` among all tasks' rows.
+void put_h(const ExpertWork &work, int32_t first, int32_t end, int64_t row, const float *gate, const float *up) {
+    work.set.silu_mul(gate, up, work.h + row * work.intermediate + first, end - first);
+}
+
+// What down wants of h: whoever computes the last tile of a block quantizes it.
+void finish_tiles(const ExpertWork &work, const ExpertTask &task, const TileRun &tiles) {
+    constexpr int32_t kTiles = kBlock / kTileRows;
+    if (!is_packed(task.down.code)) return;
+    std::atomic<int32_t> *done = work.halves.get() + (&task - work.tasks.data()) * (work.intermediate / kBlock);
+    for (int64_t tile = tiles.first, end; tile < tiles.end; tile = end) {
+        const auto block = static_cast<int32_t>(tile / kTiles);
+        end = std::min<int64_t>(tiles.end, (block + 1) * kTiles);
+        const auto more = static_cast<int32_t>(end - tile);
+        if (more < kTiles && done[block].fetch_add(more, std::memory_order_acq_rel) + more < kTiles) continue;
+        for (int64_t row = task.first; row < task.first + task.count; ++row)
+            work.quantized_h->take_block(work.set, row, block, work.h + row * work.intermediate + block * kBlock);
+    }
 }
 
 // One row: every tile is read as a stream.
-void gate_up_row(const ExpertWork &work, const ExpertTask &task, int32_t run, const TileRun &next) {
-    alignas(64) float gate[kRun], up[kRun];
+void gate_up_row(const ExpertWork &work, const ExpertTask &task, const TileRun &tiles, const TileRun &next) {
+    alignas(64) float gate[kBlock], up[kBlock];
     const Row &row = work.inputs[static_cast<size_t>(task.first)];
-    const TileRun of_gate = gate_run(task, run), of_up = {&task.up, of_gate.first, of_gate.end};
-    run_stream(work.set, of_gate, of_up, row, gate);
+    const TileRun of_up = {&task.up, tiles.first, tiles.end};
+    run_stream(work.set, tiles, of_up, row, gate);
     run_stream(work.set, of_up, next, row, up);
-    put_h(work, task, run * kRun, task.first, gate, up);
+    const auto first = static_cast<int32_t>(tiles.first) * kTileRows, end = static_cast<int32_t>(tiles.end) * kTileRows;
+    put_h(work, first, std::min(end, work.intermediate), task.first, gate, up);
 }
 
 // Up to kMostRows rows of a task from row `from` on.
-void gate_up_rows(const ExpertWork &work, const ExpertTask &task, int32_t first, int32_t from, int32_t count) {
-    alignas(64) float gate[kMostRows * kRun], up[kMostRows * kRun], out[kMostRows * kTileRows];
+void gate_up_rows(const ExpertWork &work, const ExpertTask &task, const TileRun &tiles, int32_t from, int32_t count) {
+    alignas(64) float gate[kMostRows * kTileRows], up[kMostRows * kTileRows];
     const Row *rows = work.inputs.data() + task.first + from;
-    const auto multiply = [&](const StrataMatrix &m, int32_t row, float *to) {
-        run_tile(work.set, m, row / kTileRows, rows, count, out);
-        for (int32_t i = 0; i < count; ++i) std::copy_n(out + i * kTileRows, kTileRows, to + i * kRun + row - first);
-    };
-    for (int32_t row = first; row < std::min(first + kRun, work.intermediate); row += kTileRows)
-        multiply(task.gate, row, gate), multiply(task.up, row, up);
-    for (int32_t i = 0; i < count; ++i)
-        put_h(work, task, first, task.first + from + i, gate + i * kRun, up + i * kRun);
+    for (int64_t tile = tiles.first; tile < tiles.end; ++tile) {
+        run_tile(work.set, task.gate, tile, rows, count, gate);
+        run_tile(work.set, task.up, tile, rows, count, up);
+        const int32_t first = static_cast<int32_t>(tile) * kTileRows;
+        const int32_t end = std::min(first + kTileRows, work.intermediate);
+        for (int32_t i = 0; i < count; ++i)
+            put_h(work, first, end, task.first + from + i, gate + i * kTileRows, up + i * kTileRows);
+    }
 }
 
 void take_h(const ExpertWork &work, const ExpertTask &task, int32_t first, int64_t row, const float *h) {
     Panel &panel = task.h->of(task.down.code);
     if (!is_packed(task.down.code))
-        return panel.take_values(row, first, std::min(kRun, work.intermediate - first), h);
-    int8_t q[kRun];
+        return panel.take_values(row, first, std::min(kBlock, work.intermediate - first), h);
+    int8_t q[kBlock];
     float d;
     int32_t sums[2];
-    work.set.quantize(h, kRun, q, &d, sums);
-    panel.take_block(row, first / kRun, q, d, sums);
+    work.set.quantize(h, kBlock, q, &d, sums);
+    panel.take_block(row, first / kBlock, q, d, sums);
 }
 
-// Up to kPanelRows rows of a task from row `from` on, the first one of a panel's groups.
+// Up to kPanelRows rows of a task from row `from` on, the first one of a panel's groups. The item is a block of h.
 void gate_up_panel(const ExpertWork &work, const ExpertTask &task, int32_t first, int32_t from, int32_t count) {
-    alignas(64) float gate[kPanelRows * kRun], up[kPanelRows * kRun], h[kPanelRows * kRun];
-    const int32_t width = work.set.form.tiles * kTileRows, end = std::min(first + kRun, work.intermediate);
+    alignas(64) float gate[kPanelRows * kBlock], up[kPanelRows * kBlock], h[kPanelRows * kBlock];
+    const int32_t width = work.set.form.tiles * kTileRows, end = std::min(first + kBlock, work.intermediate);
     for (int32_t row = first; row < end; row += width) {
         run_panel(work.set, task.gate, row / kTileRows, task.x->of(task.gate.code).from(from), count, gate);
         run_panel(work.set, task.up, row / kTileRows, task.x->of(task.up.code).from(from), count, up);
         work.set.silu_mul(gate, up, gate, int64_t{count} * width);
         for (int32_t i = 0; i < count; ++i)
-            std::copy_n(gate + i * width, width, h + i * kRun + row - first);
+            std::copy_n(gate + i * width, width, h + i * kBlock + row - first);
     }
-    for (int32_t i = 0; i < count; ++i) take_h(work, task, first, from + i, h + i * kRun);
+    for (int32_t i = 0; i < count; ++i) take_h(work, task, first, from + i, h + i * kBlock);
 }
 
 // out[i][width] of `count` rows from row `from` on, into their slots.
@@ -89,16 +102,20 @@ void down_panels(const ExpertWork &work, const ExpertTask &task, int64_t first, 
 
 }  // namespace
 
-TileRun gate_run(const ExpertTask &task, int32_t run) {
-    const int64_t first = int64_t{run} * kRun / kTileRows;
-    return {&task.gate, first, std::min(first + kRun / kTileRows, tiles_of(task.gate))};
-}
-
-void gate_up_item(const ExpertWork &work, const ExpertTask &task, int32_t run, const TileRun &next) {
-    if (task.count == 1) return gate_up_row(work, task, run, next);
-    const int32_t step = task.x ? kPanelRows : kMostRows;
-    for (int32_t from = 0; from < task.count; from += step)
-        (task.x ? gate_up_panel : gate_up_rows)(work, task, run * kRun, from, std::min(step, task.count - from));
+void gate_up_item(const ExpertWork &work, const ExpertTask &task, const TileRun &tiles, const TileRun &next) {
+    if (task.x) {
+        const auto first = static_cast<int32_t>(tiles.first) * kTileRows;
+        for (int32_t from = 0; from < task.count; from += kPanelRows)
+            gate_up_panel(work, task, first, from, std::min(kPanelRows, task.count - from));
+        return;
+    }
+    if (task.count == 1) {
+        gate_up_row(work, task, tiles, next);
+    } else {
+        for (int32_t from = 0; from < task.count; from += kMostRows)
+            gate_up_rows(work, task, tiles, from, std::min(kMostRows, task.count - from));
+    }
+    finish_tiles(work, task, tiles);
 }
 
 void down_item(const ExpertWork &work, const ExpertTask &task, const TileRun &run, const TileRun &next) {

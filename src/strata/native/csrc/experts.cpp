@@ -9,15 +9,14 @@
 #include <vector>
 
 #include "errors.h"
-#include "expert_items.h"
+#include "expert_stages.h"
 #include "panel_products.h"
 #include "pool.h"
-#include "shares.h"
 
 namespace strata {
 namespace {
 
-constexpr int64_t kMostDownTiles = 4;  // of an item: 23 KB of code4, 3 us at a 16th of 130 GB/s
+constexpr int32_t kFewRows = 4;  // that the caller takes alone, while others ask for the first weights
 constexpr int64_t kPassRows = 4096;  // (expert, row) pairs of one job: a bound for scratch memory
 
 StrataMatrix matrix_in(const StrataExpertLayout &layout, int which, const char *blob) {
@@ -26,71 +25,14 @@ StrataMatrix matrix_in(const StrataExpertLayout &layout, int which, const char *
     const int64_t *offsets = layout.offsets[which];
     const auto at = [&](int array) -> const void * { return offsets[array] < 0 ? nullptr : blob + offsets[array]; };
     m.codes = at(0), m.scales = at(1), m.super_scales = at(2), m.mins = at(3), m.super_mins = at(4);
-    std::memcpy(&m.post_scale, blob + layout.post_scales_offset + which * 4, sizeof m.post_scale);
     return m;
 }
 
-// The items of one job of the pool in two stages, gate/up of all tasks and down of all tasks, each dealt in contiguous
-// shares. A thread goes on to down when every gate/up item is taken, so it waits only for threads that are at work.
-// (Halves of the tasks in four stages leave nothing to wait for, and were slower: shares get shorter, and what is taken
-// from another share is read without having been asked for.)
-class ExpertItems {
-public:
-    ExpertItems(const ExpertWork &work, int threads)
-        : work_(work), runs_((work.intermediate + kRun - 1) / kRun), tiles_(tiles_of(work.tasks[0].down)),
-          runs_done_(new std::atomic<int32_t>[work.tasks.size()]()) {
-        const auto count = static_cast<int64_t>(work.tasks.size());
-        const int64_t wanted = std::clamp<int64_t>(count * tiles_ / (8 * threads), kMostPanelTiles, kMostDownTiles);
-        step_ = wanted / kMostPanelTiles * kMostPanelTiles;  // no panel call reaches into the next item
-        downs_ = (tiles_ + step_ - 1) / step_;
-        stages_.push_back({false, Shares(count * runs_, threads)});
-        stages_.push_back({true, Shares(count * downs_, threads)});
-    }
-
-    // What one thread does.
-    void work_off(int share) {
-        for (size_t s = 0; s < stages_.size(); ++s) {
-            stages_[s].shares.work_off(share, [&](int64_t item, int64_t next) {
-                if (next >= 0) return run(stages_[s], item, tiles_in(stages_[s], next));
-                if (s + 1 == stages_.size()) return run(stages_[s], item, {});
-                run(stages_[s], item, tiles_in(stages_[s + 1], stages_[s + 1].shares.begin(share)));
-            });
-        }
-    }
-
-private:
-    struct Stage {
-        bool is_down;
-        Shares shares;
-    };
-    size_t task_of(const Stage &stage, int64_t item) const {
-        return static_cast<size_t>(item / (stage.is_down ? downs_ : runs_));
-    }
-    // What an item reads first.
-    TileRun tiles_in(const Stage &stage, int64_t item) const {
-        const ExpertTask &task = work_.tasks[task_of(stage, item)];
-        if (!stage.is_down) return gate_run(task, static_cast<int32_t>(item % runs_));
-        const int64_t first = item % downs_ * step_;
-        return {&task.down, first, std::min(first + step_, tiles_)};
-    }
-    void run(const Stage &stage, int64_t item, const TileRun &next) {
-        const size_t task = task_of(stage, item);
-        if (!stage.is_down) {
-            gate_up_item(work_, work_.tasks[task], static_cast<int32_t>(item % runs_), next);
-            runs_done_[task].fetch_add(1, std::memory_order_release);
-            return;
-        }
-        Backoff backoff;
-        while (runs_done_[task].load(std::memory_order_acquire) != runs_) backoff.wait();
-        down_item(work_, work_.tasks[task], tiles_in(stage, item), next);
-    }
-
-    const ExpertWork &work_;
-    const int64_t runs_, tiles_;
-    int64_t step_ = 0, downs_ = 0;
-    std::vector<Stage> stages_;
-    std::unique_ptr<std::atomic<int32_t>[]> runs_done_;
-};
+void read_post_scales(const StrataExpertLayout &layout, const char *blob, ExpertTask &task) {
+    float post_scales[3];
+    std::memcpy(post_scales, blob + layout.post_scales_offset, sizeof post_scales);
+    task.gate.post_scale = post_scales[0], task.up.post_scale = post_scales[1], task.down.post_scale = post_scales[2];
+}
 
 int32_t check_jobs(const StrataExpertLayout &layout, const StrataExpertJob *jobs, int32_t job_count,
                    const ExpertInput &input, const float *out) {
@@ -160,6 +102,9 @@ void run_pass(StrataPool *pool, const StrataExpertLayout &layout, const std::vec
               const ExpertInput &input, float *out, int64_t out_stride) {
     const KernelSet &set = kernels();
     const int32_t hidden = layout.gate.columns, intermediate = layout.gate.rows;
+    // Read by the caller before the others begin; all of them are far away.
+    for (const StrataExpertJob &job : jobs)
+        __builtin_prefetch(static_cast<const char *>(job.blob) + layout.post_scales_offset);
     TaskPanels panels(set, layout);
     int64_t total = 0;
     size_t panel_bytes = 0;
@@ -177,13 +122,15 @@ void run_pass(StrataPool *pool, const StrataExpertLayout &layout, const std::vec
         else if (takes_packed)
             quantized_x.take(set, i, input.x + i * input.x_stride);
     };
-    if (input.rows > 4)
-        for_items(pool, input.rows, take);
-    else
-        for (int32_t i = 0; i < input.rows; ++i) take(i, 0);
+    const bool takes_meanwhile = input.rows <= kFewRows && panel_bytes == 0;
+    if (!takes_meanwhile) for_items(pool, input.rows, take);
 
-    ExpertWork work = {set, hidden, intermediate, {}, {}, {}, reinterpret_cast<float *>(memory + x_bytes + h_bytes),
-                       &quantized_h, out, out_stride};
+    const int32_t item_tiles = panel_bytes > 0 ? kBlock / kTileRows : 1;
+    const size_t blocks = (static_cast<size_t>(intermediate) + kBlock - 1) / kBlock;
+    ExpertWork work = {set, hidden, intermediate, item_tiles, {}, {}, {},
+                       reinterpret_cast<float *>(memory + x_bytes + h_bytes), &quantized_h,
+                       std::make_unique<std::atomic<int32_t>[]>(jobs.size() * blocks), out, out_stride};
+    work.tasks.reserve(jobs.size());
     char *panel_memory = memory + x_bytes + h_bytes + middle_bytes;
     for (const StrataExpertJob &job : jobs) {
         const auto *blob = static_cast<const char *>(job.blob);
@@ -199,8 +146,16 @@ void run_pass(StrataPool *pool, const StrataExpertLayout &layout, const std::vec
         }
     }
     fill_panels(pool, work);
-    ExpertItems items(work, thread_count(pool));
-    for_items(pool, thread_count(pool), [&](int64_t share, int) { items.work_off(static_cast<int>(share)); });
+    ExpertStages stages(work, thread_count(pool));
+    for_shares(pool, thread_count(pool), [&](int64_t share, int) {
+        if (share == 0) {  // the caller's
+            for (int32_t i = 0; takes_meanwhile && i < input.rows; ++i) take(i, 0);
+            for (size_t e = 0; e < jobs.size(); ++e)
+                read_post_scales(layout, static_cast<const char *>(jobs[e].blob), work.tasks[e]);
+            stages.begin();
+        }
+        stages.work_off(static_cast<int>(share));
+    });
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ int32_t strata_multiply_rate(StrataPool *pool, int64_t rounds, double *per_secon
     const KernelSet &set = kernels();
     std::atomic<int64_t> products{0};
     const auto begin = std::chrono::steady_clock::now();
-    for_items(pool, thread_count(pool), [&](int64_t, int) { products += set.multiply_only(rounds); });
+    for_shares(pool, thread_count(pool), [&](int64_t, int) { products += set.multiply_only(rounds); });
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     *per_second = static_cast<double>(products) / taken.count();
     return STRATA_OK;

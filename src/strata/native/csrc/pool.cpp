@@ -1,15 +1,17 @@
-// The thread pool: pinned workers that claim numbered items, spin for a while and then sleep.
-// Knows no matrix. The claim word carries the job's epoch, so that a late worker can never claim into the next job.
+// The thread pool: pinned workers, each with a ticket to its share of a job, that spin for a while and then sleep.
+// Knows no matrix. A ticket carries the job's number, so that a late worker can never begin a share of the next job.
 #include "pool.h"
 
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -60,12 +62,27 @@ private:
 }  // namespace
 }  // namespace strata
 
+namespace strata {
+namespace {
+
+// Whether somebody has begun or ended a thread's share of a job. A line of its own: only that thread and the caller look.
+struct alignas(64) Ticket {
+    std::atomic<uint64_t> state{0};  // 2 * number + 1: the share is begun, + 2: it is done; lower: of an older job
+
+    bool take(uint64_t number) {
+        uint64_t found = state.load(std::memory_order_relaxed);
+        return found <= 2 * number && state.compare_exchange_strong(found, 2 * number + 1, std::memory_order_acq_rel);
+    }
+    void hand_back(uint64_t number) { state.store(2 * number + 2, std::memory_order_release); }
+    bool is_done(uint64_t number) const { return state.load(std::memory_order_acquire) == 2 * number + 2; }
+};
+
+}  // namespace
+}  // namespace strata
+
 struct StrataPool {
-    // high 32 bits: the job's number; low: its items that nobody has claimed. Counting down needs no second word to
-    // know the end, so a claim that succeeds belongs to a job that is still running, whatever the worker read before.
-    alignas(64) std::atomic<uint64_t> claim{0};
-    alignas(64) std::atomic<int64_t> finished{0};
-    alignas(64) int64_t items = 0;  // this line is written only while no job runs
+    // High 48 bits: the job's number; low: its shares. Workers wait for it; the rest of the line is written before it.
+    alignas(64) std::atomic<uint64_t> job{0};
     strata::Work work = nullptr;
     void *context = nullptr;
     alignas(64) std::atomic<int> parked{0};
@@ -76,6 +93,8 @@ struct StrataPool {
 
     std::recursive_mutex job_mutex;
     std::vector<std::thread> workers;
+    std::unique_ptr<strata::Ticket[]> tickets;  // [threads]; the caller's is not used
+    std::unique_ptr<strata::Homes> homes;
     int threads = 1;
     int spin_us = 0;
     strata::ForkMark fork_mark;
@@ -86,32 +105,28 @@ struct StrataPool {
 namespace strata {
 namespace {
 
-uint32_t unclaimed(uint64_t claim) { return static_cast<uint32_t>(claim); }
+constexpr int kShareBits = 16;
+uint64_t number_of(uint64_t job) { return job >> kShareBits; }
+int shares_of(uint64_t job) { return static_cast<int>(job & ((1 << kShareBits) - 1)); }
 
-void work_off(StrataPool &pool, int thread) {
-    int64_t done = 0;
-    uint64_t word = pool.claim.load(std::memory_order_acquire);
-    while (unclaimed(word) != 0) {
-        if (!pool.claim.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel)) continue;
-        pool.work(pool.context, pool.items - unclaimed(word), thread);
-        ++done;
-        word = pool.claim.load(std::memory_order_acquire);
-    }
-    // Before this the job cannot end, so the loop above never saw another one.
-    if (done) pool.finished.fetch_add(done, std::memory_order_release);
+// A share of the job, if nobody has begun it. Whoever has its ticket keeps the job from ending, and so work and context
+// from changing.
+void run_share(StrataPool &pool, uint64_t job, int share, int thread) {
+    if (share >= shares_of(job) || !pool.tickets[share].take(number_of(job))) return;
+    pool.work(pool.context, share, thread);
+    pool.tickets[share].hand_back(number_of(job));
 }
 
-// Until there is work or the pool ends. Sleeping starts after spin_us without work, never while the pool is held.
-void wait_for_work(StrataPool &pool) {
+// Until there is another job than the one that was seen, or the pool ends. Sleeping starts after spin_us without work,
+// never while the pool is held.
+void wait_for_job(StrataPool &pool, uint64_t seen) {
     using Clock = std::chrono::steady_clock;
-    const auto ready = [&] {
-        return unclaimed(pool.claim.load()) != 0 || pool.stopping.load() || pool.holds.load() > 0;
-    };
+    const auto ready = [&] { return pool.job.load() != seen || pool.stopping.load() || pool.holds.load() > 0; };
     const auto limit = Clock::now() + std::chrono::microseconds(pool.spin_us);
     Backoff backoff;
     do {
         for (int i = 0; i < 32; ++i) {
-            if (unclaimed(pool.claim.load(std::memory_order_relaxed)) != 0) return;
+            if (pool.job.load(std::memory_order_relaxed) != seen) return;
             if (pool.stopping.load(std::memory_order_relaxed)) return;
             backoff.wait();
         }
@@ -128,23 +143,22 @@ void wake_parked(StrataPool &pool) {
     pool.wake.notify_all();
 }
 
-void worker(StrataPool &pool, int thread, int cpu) {
-    if (cpu >= 0) pin_this_thread(cpu);
+void worker(StrataPool &pool, int thread) {
+    pool.homes->settle();
     const Rounding rounding;
-    while (!pool.stopping.load(std::memory_order_acquire)) {
-        work_off(pool, thread);
-        wait_for_work(pool);
+    for (uint64_t seen = 0; !pool.stopping.load(std::memory_order_acquire); wait_for_job(pool, seen)) {
+        seen = pool.job.load(std::memory_order_acquire);
+        run_share(pool, seen, thread, thread);
     }
 }
 
 void start_workers(StrataPool &pool, bool pinned) {
-    const std::vector<int> cpus = usable_cpus();
-    const bool pin = pinned && pool.threads <= static_cast<int>(cpus.size());
+    std::vector<int> cpus = usable_cpus();
+    if (!pinned || pool.threads > static_cast<int>(cpus.size())) cpus.clear();
+    pool.homes = std::make_unique<Homes>(std::move(cpus));
+    pool.tickets = std::make_unique<Ticket[]>(static_cast<size_t>(pool.threads));
     const SignalsBlocked blocked;
-    for (int t = 1; t < pool.threads; ++t) {
-        const int cpu = pin ? cpus[static_cast<size_t>(t)] : -1;
-        pool.workers.emplace_back([&pool, t, cpu] { worker(pool, t, cpu); });
-    }
+    for (int t = 1; t < pool.threads; ++t) pool.workers.emplace_back([&pool, t] { worker(pool, t); });
 }
 
 void stop_workers(StrataPool &pool) {
@@ -168,6 +182,10 @@ void Backoff::wait() {
 
 int thread_count(const StrataPool *pool) { return pool->threads; }
 
+CallersHome::CallersHome(StrataPool *pool) : pool_(pool) { pool_->homes->settle(); }
+
+CallersHome::~CallersHome() { pool_->homes->leave(); }
+
 PoolGuard::PoolGuard(StrataPool *pool) : pool_(pool) {
     if (!pool_->fork_mark.in_child()) pool_->job_mutex.lock();  // in a child its owner may be gone for ever
 }
@@ -188,23 +206,45 @@ void *PoolGuard::scratch(size_t bytes) {
     return pool_->scratch;
 }
 
-void run_items(StrataPool *pool, int64_t items, Work work, void *context) {
-    if (items <= 0) return;
+void run_shares(StrataPool *pool, int shares, Work work, void *context) {
     PoolGuard guard(pool);
-    if (items == 1 || pool->workers.empty() || items > INT32_MAX || pool->fork_mark.in_child()) {
-        for (int64_t item = 0; item < items; ++item) work(context, item, 0);
+    if (shares <= 1 || pool->fork_mark.in_child()) {
+        for (int share = 0; share < shares; ++share) work(context, share, 0);
         return;
     }
-    pool->items = items;
     pool->work = work;
     pool->context = context;
-    pool->finished.store(0, std::memory_order_relaxed);
-    const uint64_t job = (pool->claim.load(std::memory_order_relaxed) >> 32) + 1;
-    pool->claim.store(job << 32 | static_cast<uint64_t>(items));
+    const uint64_t number = number_of(pool->job.load(std::memory_order_relaxed)) + 1;
+    const uint64_t job = number << kShareBits | static_cast<uint64_t>(shares);
+    pool->job.store(job);
     wake_parked(*pool);
-    work_off(*pool, 0);
+    work(context, 0, 0);
+    for (int share = 1; share < shares; ++share) run_share(*pool, job, share, 0);
     Backoff backoff;
-    while (pool->finished.load(std::memory_order_acquire) != items) backoff.wait();
+    for (int share = 1; share < shares; ++share)
+        while (!pool->tickets[share].is_done(number)) backoff.wait();
+}
+
+namespace {
+
+struct Items {
+    int64_t count;
+    Work work;
+    void *context;
+    alignas(64) std::atomic<int64_t> next{0};
+};
+
+void claim_items(void *context, int64_t, int thread) {
+    auto &items = *static_cast<Items *>(context);
+    for (int64_t item; (item = items.next.fetch_add(1, std::memory_order_relaxed)) < items.count;)
+        items.work(items.context, item, thread);
+}
+
+}  // namespace
+
+void run_items(StrataPool *pool, int64_t items, Work work, void *context) {
+    Items claims{items, work, context};
+    run_shares(pool, static_cast<int>(std::min<int64_t>(items, pool->threads)), claim_items, &claims);
 }
 
 }  // namespace strata
@@ -244,6 +284,7 @@ void strata_pool_destroy(StrataPool *pool) {
 int32_t strata_pool_threads(const StrataPool *pool) { return pool->threads; }
 
 void strata_pool_hold(StrataPool *pool) {
+    if (!pool->fork_mark.in_child()) pool->homes->make_way();
     pool->holds.fetch_add(1);
     strata::wake_parked(*pool);
 }

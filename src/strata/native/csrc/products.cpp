@@ -119,10 +119,10 @@ int32_t strata_matrices_rows(StrataPool *pool, const StrataProduct *products, in
         };
         const int shares = std::min<int>(thread_count(pool), static_cast<int>(items.size()));
         Shares dealt(static_cast<int64_t>(items.size()), shares);
-        for_items(pool, shares, [&](int64_t share, int) {
-            dealt.work_off(static_cast<int>(share), [&](int64_t i, int64_t next) {
-                const Item &item = items[static_cast<size_t>(i)];
-                run_item(set, products[item.product], item, run_of(next), rows);
+        for_shares(pool, shares, [&](int64_t share, int) {
+            dealt.work_off(static_cast<int>(share), [&](const Shares::Run &run) {
+                const Item &item = items[static_cast<size_t>(run.first)];
+                run_item(set, products[item.product], item, run_of(run.next), rows);
             });
         });
         return STRATA_OK;

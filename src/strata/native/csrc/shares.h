@@ -10,21 +10,31 @@ namespace strata {
 
 class Shares {
 public:
-    Shares(int64_t items, int shares) : items_(items), shares_(shares), next_(new Next[static_cast<size_t>(shares)]) {
+    // Items first .. end - 1, taken together; next: what probably comes after them, -1 at a share's end.
+    struct Run {
+        int64_t first, end, next;
+    };
+
+    // step: how many items are taken together as long as a share has more than twice as many; its last ones are taken
+    // one by one, for whoever is there first.
+    Shares(int64_t items, int shares, int64_t step = 1)
+        : items_(items), step_(step), shares_(shares), next_(new Next[static_cast<size_t>(shares)]) {
         for (int share = 0; share < shares; ++share) next_[share].item.store(begin(share), std::memory_order_relaxed);
     }
 
-    // Calls work(item, next) for items that nobody took, those of `share` first; returns when every item is taken, but
-    // others may still be at work. `next`: what probably comes after it, -1 at a share's end.
+    // Calls work(run) for items that nobody took, those of `share` first; returns when every item is taken, but others
+    // may still be at work.
     template <class Work>
     void work_off(int share, Work &&work) {
-        for (int i = 0; i < shares_; ++i) {
-            const int from = (share + i) % shares_;
+        for (int i = 0, from = share; i < shares_; ++i, from = from + 1 < shares_ ? from + 1 : 0) {
             std::atomic<int64_t> &next = next_[from].item;
             const int64_t end = begin(from + 1);
-            while (next.load(std::memory_order_relaxed) < end) {
-                const int64_t item = next.fetch_add(1, std::memory_order_relaxed);
-                if (item < end) work(item, item + 1 < end ? item + 1 : -1);
+            int64_t first = next.load(std::memory_order_relaxed);
+            while (first < end) {
+                const int64_t behind = first + (end - first > 2 * step_ ? step_ : 1);
+                if (!next.compare_exchange_weak(first, behind, std::memory_order_relaxed)) continue;
+                work(Run{first, behind, behind < end ? behind : -1});
+                first = next.load(std::memory_order_relaxed);
             }
         }
     }
@@ -35,7 +45,7 @@ private:
     struct alignas(64) Next {
         std::atomic<int64_t> item;
     };
-    int64_t items_;
+    int64_t items_, step_;
     int shares_;
     std::unique_ptr<Next[]> next_;
 };
