@@ -6,6 +6,7 @@ import re
 import sys
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from strata.engine import tier_following
 from strata.engine.stage_loading import LoadedStage
 from strata.engine.tier_following import end_behind, follow_windows
 from strata.errors import EngineError
-from strata.experts.share import Rates, fixed_share_table, share_table
+from strata.experts.share import FixedCosts, Rates, fixed_share_table, share_table
 from strata.experts.streams import PlainStreams
 from strata.models.base import Segment
 from strata.native import library
@@ -30,6 +31,17 @@ CUDA = torch.device("cuda", 0)
 
 def in_tiers(share: float = 0.5, **changes: Any) -> LoadedStage:
     return loaded("qwen3_moe", planned("qwen3_moe", share), replace(CPU, **changes))
+
+
+def on_pretended_card(found: LoadedStage) -> Any:
+    """The stage of a model, if its device is asked for, on a card; what it runs is on the CPU."""
+    stage = found.model.stage
+
+    class OnCard:
+        device = CUDA
+        __getattr__ = staticmethod(partial(getattr, stage))
+
+    return OnCard()
 
 
 def set_share(found: LoadedStage) -> list[int]:
@@ -53,7 +65,7 @@ def read(found: LoadedStage, times: int) -> torch.Tensor:
 def test_seats_follow_what_is_asked_for_unless_swaps_are_off(swaps: bool) -> None:
     found = in_tiers()
     assert found.tiers is not None
-    swapper = follow_windows(found.tiers, CPU.device, EngineSettings(expert_swaps=swaps))
+    swapper = follow_windows(found.tiers, found.model.stage, EngineSettings(expert_swaps=swaps))
     assert torch.equal(read(found, 4), wanted("qwen3_moe"))
     assert (swapper.swaps > 0) == swaps
     assert swapper.heat.sum() > 0  # for a profile it counts in any case
@@ -63,7 +75,7 @@ def test_seats_follow_what_is_asked_for_unless_swaps_are_off(swaps: bool) -> Non
 def test_a_share_that_is_asked_for_is_set(share: float) -> None:
     found = in_tiers()
     assert found.tiers is not None
-    follow_windows(found.tiers, CPU.device, EngineSettings(pcie_share=share))
+    follow_windows(found.tiers, found.model.stage, EngineSettings(pcie_share=share))
     table = set_share(found)
     assert table == fixed_share_table(share, len(table) - 1).tolist()
     assert torch.equal(read(found, 1), wanted("qwen3_moe"))
@@ -76,21 +88,37 @@ def test_a_card_that_reads_main_memory_has_both_sides_measured(
 ) -> None:
     found = in_tiers(pinning=lambda: PINNING if is_pinned else None)
     assert found.tiers is not None
-    measured: list[str] = []
+    measured: list[int] = []
     monkeypatch.setattr(tier_following, "streams_of", lambda _: PlainStreams())
-    monkeypatch.setattr(tier_following, "CopyingLink", lambda piece, _: measured.append(f"{piece.numel() > 0}"))
+    monkeypatch.setattr(tier_following, "reading_in_place", lambda *_: None)
+    monkeypatch.setattr(tier_following, "CardSide", lambda read, size, _: measured.append(size))
     monkeypatch.setattr(tier_following, "measure_rates", lambda *_: RATES)
-    swapper = follow_windows(found.tiers, CUDA, EngineSettings(pcie_share=asked))
+    costs = FixedCosts(30e-6)
+    monkeypatch.setattr(tier_following, "measure_costs", lambda rates, *_: (rates, costs))
+    swapper = follow_windows(found.tiers, on_pretended_card(found), EngineSettings(pcie_share=asked))
     table, most = set_share(found), len(set_share(found)) - 1
     size = round(float(found.tiers.store.blob_bytes.mean()))
     if is_pinned and asked is None:
-        assert measured == ["True"]
-        assert table == share_table(RATES, size, most).tolist()
+        (read_bytes,) = measured
+        assert read_bytes > 0
+        assert table == share_table(RATES, size, most, costs).tolist()
     else:
         assert measured == []
         assert table == fixed_share_table(asked or 0.0, most).tolist()
     read(found, 4)
     assert (swapper.swaps > 0) == is_pinned  # copies beside windows need pinned memory
+
+
+def test_a_card_without_memory_to_measure_with_is_told_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    found = in_tiers(pinning=lambda: PINNING)
+    assert found.tiers is not None
+    monkeypatch.setattr(tier_following, "streams_of", lambda _: PlainStreams())
+    monkeypatch.setattr(tier_following, "reading_in_place", refused)
+    with pytest.raises(EngineError, match=r"ran out of memory while it was measured .* pcie_share"):
+        follow_windows(found.tiers, on_pretended_card(found), EngineSettings())
 
 
 @pytest.mark.parametrize(("is_exclusive", "least", "most"), [(False, 1.4, 1.6), (True, 1.0, 1.1)])
@@ -100,7 +128,7 @@ def test_the_log_says_how_much_both_memories_hold(
     found = loaded("qwen3_moe", planned("qwen3_moe", 0.5, is_exclusive=is_exclusive), CPU)
     assert found.tiers is not None
     with caplog.at_level(logging.INFO, "strata.experts"):
-        follow_windows(found.tiers, CPU.device, EngineSettings())
+        follow_windows(found.tiers, found.model.stage, EngineSettings())
     times = re.search(r"in main memory, together ([0-9.]+) times their size", caplog.text)
     assert times is not None
     assert least <= float(times[1]) <= most
@@ -109,7 +137,7 @@ def test_the_log_says_how_much_both_memories_hold(
 def test_memory_and_threads_are_free_once_the_model_is_gone() -> None:
     found = in_tiers()
     assert found.tiers is not None
-    swapper = follow_windows(found.tiers, CPU.device, EngineSettings())
+    swapper = follow_windows(found.tiers, found.model.stage, EngineSettings())
     heat: list[np.ndarray] = []
     end_behind(found.model, found.tiers, swapper, heat.append)
     read(found, 1)
@@ -129,7 +157,7 @@ def test_memory_and_threads_are_free_even_if_nobody_takes_what_was_asked_for(mon
     found = in_tiers()
     told: list[str] = []
     assert found.tiers is not None
-    swapper = follow_windows(found.tiers, CPU.device, EngineSettings())
+    swapper = follow_windows(found.tiers, found.model.stage, EngineSettings())
 
     def refuse(heat: np.ndarray) -> None:
         raise MemoryError("no room for a profile")

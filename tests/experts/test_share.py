@@ -1,6 +1,6 @@
-"""The share: whole experts so that both sides end early, few to the faster side, and rates that follow what is seen."""
+"""The share: whole experts so that both sides end early, few to the faster side, and what a request costs anyway."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 
 from strata.errors import EngineError
 from strata.experts.share import (
-    DAMPING,
-    LEAST_BYTES,
+    DOORBELL_SECONDS,
     FixedCosts,
-    Measured,
     Rates,
     fixed_share_table,
-    refined,
-    refinement_in_words,
+    rate_beside,
     share_table,
+    without_fixed_cost,
 )
 
 GB = 10**9
@@ -96,35 +94,43 @@ def test_a_fixed_share_is_rounded_down(share: float, of_ten: int) -> None:
     assert np.all(table <= np.arange(21))
 
 
-def measured(rate: float, bytes_: int = 4 * LEAST_BYTES) -> Measured:
-    return Measured(bytes_, round(bytes_ / rate * 1e9))
+@pytest.mark.parametrize("fixed", [5e-6, 12e-6])
+def test_the_fixed_cost_of_a_request_is_found_from_one_expert_and_from_many(fixed: float) -> None:
+    def asked(rate: float, experts: int) -> float:
+        return experts * BLOB / (fixed + experts * BLOB / rate)
+
+    beside = asked(H200.cpu_beside, 10)
+    listed = Rates(asked(H200.cpu_alone, 10), H200.link_alone, beside, H200.link_beside)
+    found, costs = without_fixed_cost(listed, asked(H200.cpu_alone, 1), BLOB, 10)
+    assert costs.cpu == pytest.approx(fixed)
+    assert costs.link == FixedCosts().link
+    assert astuple(found) == pytest.approx(astuple(H200))
 
 
-def test_refining_goes_part_of_the_way_and_ends_at_what_is_measured() -> None:
-    once = refined(H200, measured(41 * GB), measured(45 * GB))
-    assert once.cpu_beside == pytest.approx(82 * GB * 0.5 ** (1 - DAMPING))
-    assert once.link_beside == pytest.approx(45 * GB)
-    assert once.cpu_alone / once.cpu_beside == pytest.approx(H200.cpu_alone / H200.cpu_beside)
-    found = H200
-    for _ in range(30):
-        found = refined(found, measured(41 * GB), measured(30 * GB))
-    assert found.cpu_beside == pytest.approx(41 * GB, rel=1e-3)
-    assert found.link_beside == pytest.approx(30 * GB, rel=1e-3)
+def test_a_request_never_costs_less_than_ringing_nor_more_than_half_of_one_expert() -> None:
+    found, costs = without_fixed_cost(H200, H200.cpu_alone * 1.2, BLOB, 10)  # a noisy clock: one alone is faster
+    assert costs.cpu == DOORBELL_SECONDS
+    assert costs.cpu_busy == 0
+    assert H200.cpu_alone < found.cpu_alone < 1.02 * H200.cpu_alone
+    assert without_fixed_cost(H200, H200.cpu_alone, BLOB, 1)[1].cpu == DOORBELL_SECONDS  # lists of one tell nothing
+    found, costs = without_fixed_cost(H200, H200.cpu_alone / 10, BLOB, 10)
+    assert costs.cpu == pytest.approx(5 * BLOB / H200.cpu_alone)
+    assert found.cpu_alone == pytest.approx(2 * H200.cpu_alone)
+    tiny = 4096
+    found, costs = without_fixed_cost(H200, H200.cpu_alone, tiny, 1)
+    assert costs.cpu == DOORBELL_SECONDS
+    assert found.cpu_alone == pytest.approx(2 * H200.cpu_alone)
 
 
-def test_a_side_that_did_too_little_keeps_its_rate_and_says_so() -> None:
-    found = refined(H200, measured(10 * GB, LEAST_BYTES - 1), Measured(0, 0))
-    assert found == H200
-    assert refinement_in_words(48, H200, found) == (
-        "after 48 windows: too few experts were missing to judge the share: still CPU 106.0 GB/s, link 50.0, both at "
-        "once 127.0 (82.0 + 45.0)"
-    )
+def test_a_dear_request_leaves_few_misses_to_the_card() -> None:
+    assert share_table(H200, BLOB, 1, FixedCosts(12e-6)).tolist() == [0, 0]
+    assert share_table(H200, BLOB, 1, FixedCosts(40e-6)).tolist() == [0, 1]
 
 
-def test_a_pause_of_the_pc_does_not_end_the_use_of_a_side() -> None:
-    found = refined(H200, measured(1000.0), measured(45 * GB))
-    assert found.cpu_beside == pytest.approx(82 * GB / 2)
-    assert "CPU 53.0 GB/s" in refinement_in_words(96, H200, found)
+def test_the_rate_beside_the_other_is_what_the_rest_of_the_time_leaves() -> None:
+    assert rate_beside(100.0, 1000.0, 12.0, 10.0) == 80  # 2 s alone
+    assert rate_beside(100.0, 1000.0, 10.0, 12.0) == 100
+    assert rate_beside(100.0, 100.0, 12.0, 10.0) == -10  # it cannot have been so fast alone
 
 
 @pytest.mark.parametrize("wrong", [{"cpu_alone": 0.0}, {"link_alone": float("nan")}, {"cpu_beside": 200.0 * GB}])

@@ -42,7 +42,7 @@ class PlanCase:
         """Raise AssertionError unless every plan is the definition's, and every row collected the answer to it."""
         from strata.kernels.expert_plan import collect, plan, reference, wait_at_gate
 
-        found, wanted = self._side(device), self._side(torch.device("cpu"))
+        found, wanted = self.side(device), self.side(torch.device("cpu"))
         with answering(found.mailbox) as answers:
             for turn, layer in enumerate(LAYERS):
                 ids, tables, x = self.routing(turn), self.tables(turn), self.activations(turn)
@@ -56,7 +56,7 @@ class PlanCase:
                 collect.collect_rows(found.mailbox, found.state, found.planned, found.by_rank)
                 answer(wanted.mailbox, int(wanted.mailbox.door))
                 reference.collect_rows(wanted.mailbox, wanted.state, wanted.planned, wanted.by_rank)
-                self._compare(f"{self}, turn {turn}", found, wanted, mine, theirs)
+                compare_sides(f"{self}, turn {turn}", (found, mine), (wanted, theirs))
         assert answers.count == int(wanted.mailbox.door), f"{self}: rang {answers.count} times"
 
     def routing(self, turn: int) -> torch.Tensor:
@@ -93,28 +93,14 @@ class PlanCase:
         quantize_into(x.to(device), made)
         return RowsOut(None, made)
 
-    def _side(self, device: torch.device) -> "Side":
+    def side(self, device: torch.device) -> "Side":
+        """With values in it that must not come through."""
         most_rows = self.rows + self.spare_rows
         sizes = self.rows, most_rows, self.ranks, self.hidden
         made = Side.empty(*sizes, self.is_quantized, device, has_gate=self.has_gate)
         for tensor in (made.planned.work.starts, made.planned.work.places, made.planned.work.rows, made.routed.seats):
             tensor.fill_(77)
         return made
-
-    def _compare(self, what: str, found: "Side", wanted: "Side", mine: LayerTables, theirs: LayerTables) -> None:
-        pairs = [(f"planned {name}", *each) for name, each in _tensors(found.planned.work, wanted.planned.work)]
-        pairs += [(name, *each) for name, each in _tensors(mine, theirs)]
-        asked = int(wanted.planned.cpu_count)
-        pairs += [("cpu_count", found.planned.cpu_count, wanted.planned.cpu_count)]
-        pairs += [("cpu_places", found.planned.cpu_places[:asked], wanted.planned.cpu_places[:asked])]
-        of_gpu = int(wanted.planned.work.starts[-1])
-        pairs += [("addresses", found.planned.addresses[:of_gpu], wanted.planned.addresses[:of_gpu])]
-        pairs += [("number", found.state.number, wanted.state.number), ("by_rank", found.by_rank, wanted.by_rank)]
-        pairs += [("arrivals", found.state.arrivals, torch.zeros(1, dtype=torch.int32))]
-        places = wanted.planned.cpu_places[:asked]
-        pairs += [(name, *each) for name, each in _requests(found.mailbox, wanted.mailbox, places // self.ranks)]
-        for name, left, right in pairs:
-            assert_same(f"{what}: {name}", _bits(left).flatten(), _bits(right).flatten())
 
 
 @dataclass(frozen=True)
@@ -218,6 +204,25 @@ def answering(mailbox: Mailbox) -> Iterator[Answers]:
         raise answers.failure
 
 
+def compare_sides(what: str, mine: tuple["Side", LayerTables], theirs: tuple["Side", LayerTables]) -> None:
+    """Raise AssertionError unless plan, request, counters and collected rows are the same."""
+    (found, my_tables), (wanted, their_tables) = mine, theirs
+    pairs = [(f"planned {name}", *each) for name, each in _tensors(found.planned.work, wanted.planned.work)]
+    pairs += [(name, *each) for name, each in _tensors(my_tables, their_tables)]
+    asked = int(wanted.planned.cpu_count)
+    pairs += [("cpu_count", found.planned.cpu_count, wanted.planned.cpu_count)]
+    pairs += [("cpu_places", found.planned.cpu_places[:asked], wanted.planned.cpu_places[:asked])]
+    of_gpu = int(wanted.planned.work.starts[-1])
+    pairs += [("addresses", found.planned.addresses[:of_gpu], wanted.planned.addresses[:of_gpu])]
+    pairs += [("number", found.state.number, wanted.state.number), ("by_rank", found.by_rank, wanted.by_rank)]
+    pairs += [("arrivals", found.state.arrivals, torch.zeros(1, dtype=torch.int32))]
+    places = wanted.planned.cpu_places[:asked]
+    rows = places // wanted.mailbox.out.shape[1]
+    pairs += [(name, *each) for name, each in _requests(found.mailbox, wanted.mailbox, rows)]
+    for name, left, right in pairs:
+        assert_same(f"{what}: {name}", _bits(left).flatten(), _bits(right).flatten())
+
+
 def assert_same(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
     """Raise AssertionError, with the first differences, unless two flat tensors of integers are equal."""
     assert found.shape == wanted.shape, f"{what}: {list(found.shape)} instead of {list(wanted.shape)}"
@@ -225,7 +230,9 @@ def assert_same(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
     assert not at.numel(), f"{what}: at {at.tolist()} {found[at].tolist()} instead of {wanted[at].tolist()}"
 
 
-def _requests(found: Mailbox, wanted: Mailbox, rows: torch.Tensor) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
+def _requests(
+    found: Mailbox, wanted: Mailbox, rows: torch.Tensor
+) -> Iterator[tuple[str, tuple[torch.Tensor, torch.Tensor]]]:
     """The parts of two mailboxes that a request is made of, and the rows of activations that it asks for."""
     yield "door", (found.door, wanted.door)
     if found.gate is not None and wanted.gate is not None:

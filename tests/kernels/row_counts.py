@@ -9,8 +9,9 @@ from functools import cache
 import torch
 
 from strata.kernels.expert_plan.collect import collect_rows
+from strata.kernels.expert_plan.one_row import route_and_plan
 from strata.kernels.expert_plan.plan import plan_experts
-from strata.kernels.expert_plan.tables import LayerTables, Mailbox, PlannedWork, PlanState
+from strata.kernels.expert_plan.tables import LayerTables, Mailbox, PlannedWork, PlanState, RowScores
 from strata.kernels.expert_rows import ExpertBuffers, SharedExpert, window
 from strata.kernels.expert_rows.work import ExpertWork
 from strata.kernels.launch_shapes import ROW_BUCKETS, LaunchShape
@@ -97,7 +98,8 @@ def _window(rows: int, outputs: int, device: torch.device) -> None:
     joined.multiply_into(pair, x, out)
     routes = Routes.empty(rows, RANKS, device, has_shared_gate=True)
     gate = SharedGate(plain, torch.zeros(96, device=device))
-    route_rows(out[:, :EXPERTS], window_of([(0, rows)], rows, device=device), True, routes, gate)
+    scores = RowScores(out[:, :EXPERTS], window_of([(0, rows)], rows, device=device), True, gate)
+    route_rows(scores.logits, scores.rows, scores.normalize, routes, gate)
     buffers = ExpertBuffers(
         torch.empty(rows * RANKS, 64, device=device),
         _room(rows * RANKS, 32, device),
@@ -106,21 +108,24 @@ def _window(rows: int, outputs: int, device: torch.device) -> None:
         torch.empty(rows, 96, device=device),
     )
     window.expert_rows_into(blobs, routes.work, x, buffers, SharedExpert(out[:, outputs:], shared_down))
-    _plan(rows, routes.work, x, buffers.by_rank, device)
+    _plan(scores, routes, x, buffers.by_rank, device)
 
 
-def _plan(rows: int, routed: ExpertWork, x: RowsOut, by_rank: torch.Tensor, device: torch.device) -> None:
+def _plan(scores: RowScores, routes: Routes, x: RowsOut, by_rank: torch.Tensor, device: torch.device) -> None:
     """The plan of some layer with a seat for every expert, so that nobody has to answer."""
 
     def zeros(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.zeros(rows + count, dtype=dtype, device=device)[rows:]  # at any address
 
+    rows = scores.rows.count
     seats, share = zeros(EXPERTS, torch.int64) + 256, zeros(rows * RANKS + 1)
     tables = LayerTables(seats, zeros(EXPERTS, torch.int64), share, zeros(EXPERTS), zeros(3))
     state, planned, is_pinned = PlanState.create(device), PlannedWork.empty(rows, RANKS, device), device.type == "cuda"
     for has_gate in (False, True):
         mailbox = Mailbox.create(rows, RANKS, 96, is_quantized=True, is_pinned=is_pinned, has_gate=has_gate)
-        plan_experts(routed, x, tables, mailbox, rows, state, planned)
+        plan_experts(routes.work, x, tables, mailbox, rows, state, planned)
+        if rows == 1:
+            route_and_plan(scores, routes, x, tables, mailbox, rows, state, planned)
         collect_rows(mailbox, state, planned, by_rank)
 
 

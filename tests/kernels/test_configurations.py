@@ -65,6 +65,18 @@ def test_down_of_experts_may_have_launches_of_its_own(monkeypatch: pytest.Monkey
     table[ShapeClass.DOWN, WeightClass.CODE4] = (ours,) * len(ROW_BUCKETS)
     assert expert_launch("a card", layout, 1, is_in_place=False, is_down=True) == ours
     assert expert_launch("a card", layout, 1, is_in_place=False) == others
+
+
+def test_lists_in_which_some_lie_in_main_memory_take_the_others_launches_unless_they_have_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layout, ours, others = KIND["q4_0"].layout(2560, 640), dp4a_launch(1, 1, 3), dp4a_launch(1, 1, 2)
+    table = {(ShapeClass.EXPERTS, WeightClass.CODE4): (others,) * len(ROW_BUCKETS)}
+    table[ShapeClass.DOWN, WeightClass.CODE4] = (ours,) * len(ROW_BUCKETS)
+    monkeypatch.setitem(MEASURED, "a card", table)
+    assert expert_launch("a card", layout, 1, is_in_place=True) == others
+    assert expert_launch("a card", layout, 1, is_in_place=True, is_down=True) == ours
+    table[ShapeClass.IN_PLACE, WeightClass.CODE4] = (default_launch(1),) * len(ROW_BUCKETS)
     assert expert_launch("a card", layout, 1, is_in_place=True, is_down=True) == default_launch(1)
 
 
@@ -116,12 +128,11 @@ def test_every_pair_of_codes_can_share_a_launch(device: str, rows: int) -> None:
                 assert launch.registers is None or launch.registers * launch.warps * 32 <= 65536
 
 
-def test_unknown_devices_and_experts_in_place_get_the_defaults() -> None:
+def test_unknown_devices_get_the_defaults() -> None:
     layout = KIND["q4_0"].layout(2560, 6144)
     for rows in (1, 2, 5, 40):
         assert packed_launch("a new GPU", layout, rows) == default_launch(rows)
-        for device in MEASURED:
-            assert expert_launch(device, layout, rows, is_in_place=True) == default_launch(rows)
+        assert expert_launch("a new GPU", layout, rows, is_in_place=True) == default_launch(rows)
     assert default_launch(1) == LaunchShape(rows=1, unroll=2)
     assert default_launch(1000) == LaunchShape(rows=MOST_DEFAULT_ROWS)
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from strata.experts.doorbell import DoorbellService, LayerExperts
 from strata.experts.pool import ExpertPool, group_by_expert
-from strata.kernels.expert_plan import collect_rows, plan_experts, wait_at_gate
-from strata.kernels.expert_plan.tables import OPEN, RAISED, LayerTables, Mailbox, PlannedWork, PlanState
+from strata.kernels.expert_plan import collect_rows, plan_experts, route_and_plan, wait_at_gate
+from strata.kernels.expert_plan.tables import OPEN, RAISED, LayerTables, Mailbox, PlannedWork, PlanState, RowScores
 from strata.kernels.expert_rows.reference import quantize_rows
 from strata.kernels.expert_rows.work import ExpertWork
 from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.kernels.router import Routes
 from strata.kernels.router.reference import list_work
 from strata.native import library
 from strata.native.pool import Pool
@@ -31,6 +32,7 @@ from tests.kernels.expert_plan_cases import (
     posted_row,
 )
 from tests.kernels.random_matrices import random_choices, random_experts, random_rows
+from tests.kernels.window_cases import window_of
 
 CPU = torch.device("cpu")
 
@@ -253,9 +255,10 @@ def test_the_service_answers_with_the_rows_of_the_experts(is_quantized: bool) ->
     with Pool(2) as pool, DoorbellService(pool, [experts], [made.mailbox]) as service:
         wanted = torch.zeros(rows, ranks, hidden)
         ExpertPool(pool, layout).compute(group_by_expert(choices, blobs), x, wanted)
-        with service.window(0):
-            plan_experts(made.routed, RowsOut(x, None), tables, made.mailbox, 0, *made.plan)
-            collect_rows(made.mailbox, made.state, made.planned, made.by_rank)
+        service.begin(0)
+        plan_experts(made.routed, RowsOut(x, None), tables, made.mailbox, 0, *made.plan)
+        collect_rows(made.mailbox, made.state, made.planned, made.by_rank)
+        service.end(0)
     asked = made.planned.cpu_places[: int(made.planned.cpu_count)].long()
     assert 0 < asked.numel() < rows * ranks and made.mailbox.status.item() == 0
     found = made.by_rank.flatten(0, 1)[asked].view(torch.int32)
@@ -300,6 +303,33 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], match: str) -> 
 def test_rows_in_another_form_than_the_mailbox_takes_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata.kernels.expert_plan.takes_reference", lambda tensor: False)
     refused(lambda arguments: None, "a mailbox with q and d takes quantized rows")
+
+
+@pytest.mark.parametrize(("rows", "has_gate"), [(2, False), (1, True)])
+def test_only_one_row_without_a_gate_is_routed_and_planned_at_once(rows: int, has_gate: bool) -> None:
+    case = PlanCase(rows, 3, 9, 64, has_gate=has_gate)
+    made = Side.empty(rows, rows, 3, 64, True, CPU, has_gate=has_gate)
+    scores = RowScores(torch.zeros(rows, 9), window_of([(0, rows)], rows), True, None)
+    routes = Routes.empty(rows, 3, CPU, has_shared_gate=False)
+    x = RowsOut(case.activations(0), None)
+    with pytest.raises(ValueError, match=f"{rows} rows, or a mailbox with a gate"):
+        route_and_plan(scores, routes, x, case.tables(0), made.mailbox, 0, *made.plan)
+
+
+def test_a_row_is_planned_as_it_is_routed() -> None:
+    case = PlanCase(1, 3, 9, 64, in_seats=0.0, share=0.0)
+    made = Side.empty(1, 1, 3, 64, True, CPU)
+    logits = torch.tensor([[0, 5, 0, 7, 0, 0, 6, 0, 0.0]])
+    routes = Routes.empty(1, 3, CPU, has_shared_gate=False)
+    scores = RowScores(logits, window_of([(0, 1)], 1), True, None)
+    x = RowsOut(case.activations(0), None)
+    route_and_plan(scores, routes, x, case.tables(0), made.mailbox, 5, *made.plan)
+    assert routes.ids.tolist() == [[3, 6, 1]]
+    assert made.mailbox.header.tolist() == [5, 1, 3]
+    assert made.mailbox.entries.tolist() == [[1, 2], [3, 0], [6, 1]]
+    with pytest.raises(ValueError, match=r"tables.asked must be contiguous torch.int32 \[8\]"):
+        fewer = replace(scores, logits=logits[:, :8].contiguous())
+        route_and_plan(fewer, routes, x, case.tables(0), made.mailbox, 5, *made.plan)
 
 
 def test_a_result_of_another_size_is_refused() -> None:

@@ -9,6 +9,7 @@ from strata.kernels.expert_plan.tables import OPEN, RAISED
 from strata.kernels.router.reference import list_work
 from tests.kernels.expert_plan_cases import LARGE, PATIENCE_S, PUBLISHED, SMALL, PlanCase, Side, let_go
 from tests.kernels.interpreter import needs_interpreter
+from tests.kernels.route_and_plan_cases import ONE_ROW, RouteAndPlanCase
 
 pytestmark = needs_interpreter
 
@@ -17,6 +18,11 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("case", [*SMALL, PUBLISHED[0], PUBLISHED[3], LARGE[0]], ids=str)
 def test_plans_and_answers_are_those_of_the_definition(case: PlanCase) -> None:
+    case.check(CPU)
+
+
+@pytest.mark.parametrize("case", ONE_ROW, ids=str)
+def test_routed_and_planned_in_one_launch_is_both_definitions(case: RouteAndPlanCase) -> None:
     case.check(CPU)
 
 

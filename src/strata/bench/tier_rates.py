@@ -6,12 +6,11 @@ Every list of experts is another one of the same memory, far more than caches ho
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
 
 import torch
 
 from strata.bench.tier_formula import TierRates
-from strata.experts.pool import ExpertList, ExpertPool, ExpertRows
+from strata.experts.share_measuring import CardSide, ListedExperts, PoolSide, measure_rates
 from strata.kernels.expert_rows import expert_rows_into
 from strata.kernels.expert_rows.buffers import ExpertBuffers
 from strata.kernels.expert_rows.work import ExpertBlobs, ExpertWork
@@ -23,7 +22,7 @@ from strata.quant.layout import BlobLayout
 
 EXPERTS_OF_A_LIST = 10  # as a row of the published model asks for
 ROUNDS = 5
-TOGETHER_SECONDS = 0.5
+PART_SECONDS = 0.1  # of each measurement of experts
 READ_BYTES = 1 << 30
 
 
@@ -48,21 +47,25 @@ class ExpertMemory:
 
 def measure_tier_rates(memory: ExpertMemory, pool: Pool, vram_gb_per_s: float) -> TierRates:
     """Everything, in a few seconds. vram_gb_per_s: what copying inside the card gave."""
-    from strata.bench.device_timing import captured, host_rates_gb_per_s, seconds  # needs Triton
+    from strata.bench.device_timing import captured, host_rates_gb_per_s  # needs Triton
 
-    on_card = card_lists(memory, torch.device("cuda"))
-    on_cpu = CpuLists(memory, pool)
-    graph = captured(on_card)
-    card_seconds = seconds(on_card, ROUNDS)[0]
+    device = torch.device("cuda")
+    on_card = card_lists(memory, device)
+    card = CardSide(captured(on_card).replay, len(on_card) * memory.list_bytes, device)
+    found = measure_rates(PoolSide(cpu_lists(memory), pool), card, PART_SECONDS)
     part = memory.pieces[-1][:READ_BYTES]
     _, in_place_read = host_rates_gb_per_s(part[: part.numel() // 4 * 4])
     with pool.held_awake():
-        cpu_seconds = median(on_cpu.run() for _ in range(ROUNDS + 1))
         read = part.numel() / median(read_seconds(pool, part) for _ in range(ROUNDS)) / 1e9
-        card_part, cpu_part = _rates_together(graph, len(on_card) * memory.list_bytes, card_seconds, on_cpu)
-    size = memory.list_bytes / 1e9
-    alone = size / card_seconds, in_place_read, size / cpu_seconds, read
-    return TierRates(vram_gb_per_s, *alone, both=card_part + cpu_part, both_in_place=card_part)
+    return TierRates(
+        vram_gb_per_s,
+        in_place=found.link_alone / 1e9,
+        in_place_read=in_place_read,
+        cpu=found.cpu_alone / 1e9,
+        cpu_read=read,
+        both=(found.link_beside + found.cpu_beside) / 1e9,
+        both_in_place=found.link_beside / 1e9,
+    )
 
 
 def card_lists(memory: ExpertMemory, device: torch.device) -> list["CardList"]:
@@ -92,50 +95,11 @@ class CardList:
         expert_rows_into(self.blobs, self.work, self.x, self.buffers)
 
 
-class CpuLists:
-    """The lists of the last piece, one after another on the CPU's threads."""
-
-    def __init__(self, memory: ExpertMemory, pool: Pool) -> None:
-        layout, listed = memory.layout, memory.listed
-        blobs = memory.pieces[-1].view(-1, layout.total_bytes)
-        row, ranks = torch.zeros(1, dtype=torch.int32), torch.arange(listed, dtype=torch.int32)
-        order = torch.randperm(memory.lists_of_a_piece * listed, generator=torch.Generator().manual_seed(1))
-        self.list_bytes = memory.list_bytes
-        self._pool = ExpertPool(pool, layout)
-        self._lists = [
-            ExpertList(layout, [ExpertRows(blobs[expert], row, ranks[at : at + 1]) for at, expert in enumerate(ids)])
-            for ids in (part.tolist() for part in order.split(listed))
-        ]
-        self.x = torch.randn(1, layout.gate.columns, generator=torch.Generator().manual_seed(2))
-        self.out = torch.empty(1, listed, layout.gate.columns)
-        self._next = 0
-
-    def run(self) -> float:
-        """Seconds of a list, on average over all of them."""
-        begin = perf_counter()
-        for _ in self._lists:
-            self.run_one()
-        return (perf_counter() - begin) / len(self._lists)
-
-    def run_one(self) -> None:
-        """The next list, from the first again behind the last."""
-        self._pool.compute_list(self._lists[self._next], self.x, self.out)
-        self._next = (self._next + 1) % len(self._lists)
-
-
-def _rates_together(
-    graph: torch.cuda.CUDAGraph, graph_bytes: int, list_seconds: float, on_cpu: CpuLists
-) -> tuple[float, float]:
-    """10^9 bytes a second of the card and of the CPU while both are busy."""
-    replays = max(2, round(TOGETHER_SECONDS / (list_seconds * max(1, graph_bytes // on_cpu.list_bytes))))
-    done = torch.cuda.Event()
-    torch.cuda.synchronize()
-    begin, lists = perf_counter(), 0
-    for _ in range(replays):
-        graph.replay()
-    done.record()
-    while not done.query():
-        on_cpu.run_one()
-        lists += 1
-    taken = perf_counter() - begin
-    return replays * graph_bytes / taken / 1e9, lists * on_cpu.list_bytes / taken / 1e9
+def cpu_lists(memory: ExpertMemory) -> list[ListedExperts]:
+    """The lists of the last piece."""
+    layer, listed = len(memory.pieces) - 1, memory.listed
+    blobs = memory.pieces[layer].view(-1, memory.layout.total_bytes)
+    order = torch.randperm(memory.lists_of_a_piece * listed, generator=torch.Generator().manual_seed(1))
+    return [
+        ListedExperts(layer, memory.layout, [blobs[expert] for expert in part.tolist()]) for part in order.split(listed)
+    ]

@@ -5,6 +5,7 @@ Knows the settings, who is called before each launch, and how all of it ends; de
 """
 
 import logging
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,12 +14,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from strata.engine.failures import is_out_of_memory
 from strata.engine.memory_plan import GIB
+from strata.engine.reading_in_place import reading_in_place
+from strata.engine.stage import Stage
 from strata.engine.tier_loading import LoadedTiers
+from strata.errors import EngineError
 from strata.experts.cache import SwapRule
-from strata.experts.share import fixed_share_table
-from strata.experts.share_measuring import CopyingLink, PoolSide, measure_rates
-from strata.experts.share_tuning import ShareTuner
+from strata.experts.share import FixedCosts, Rates, fixed_share_table
+from strata.experts.share_measuring import (
+    CardSide,
+    PoolSide,
+    listed_experts,
+    measure_costs,
+    measure_rates,
+    one_by_one,
+)
+from strata.experts.share_tuning import ShareTuner, Sizes
 from strata.experts.streams import Streams, streams_of
 from strata.experts.swapping import Swapper
 from strata.settings import EngineSettings
@@ -28,12 +40,14 @@ TakeHeat = Callable[[NDArray[np.float64]], None]  # of [layers, experts]: how ma
 _log = logging.getLogger("strata.experts")
 
 
-def follow_windows(loaded: LoadedTiers, device: torch.device, settings: EngineSettings) -> Swapper:
-    """From now on seats and share follow what windows ask for, as far as settings and memory allow it.
+def follow_windows(loaded: LoadedTiers, stage: Stage, settings: EngineSettings) -> Swapper:
+    """From now on seats and share follow what this stage's windows ask for, as far as settings and memory allow it.
 
-    Measures both sides where a card reads main memory and no share was asked for: a second. The swapper lives as long
-    as the tiers; its `heat` is what was asked for so far.
+    Measures both sides where a card reads main memory and no share was asked for: below a second. The stage's windows
+    have all run once. The swapper lives as long as the tiers; its `heat` is what was asked for so far. Raises
+    EngineError if the card has no memory left to measure with.
     """
+    device = stage.device
     store, streams = loaded.store, streams_of(device)
     _log.info(
         "experts: %.1f GiB in seats, %.1f GiB in main memory, together %.2f times their size",
@@ -41,7 +55,7 @@ def follow_windows(loaded: LoadedTiers, device: torch.device, settings: EngineSe
         store.ram_bytes / GIB,
         store.held_ratio,
     )
-    followers = _set_share(loaded, device, streams, settings.pcie_share)
+    followers = _set_share(loaded, stage, streams, settings.pcie_share)
     moves = settings.expert_swaps and (store.is_pinned or device.type == "cpu")
     rule = SwapRule() if moves else SwapRule(most_swaps=0)
     swapper = Swapper(store, loaded.tiers, loaded.tiers.asked, streams, rule)
@@ -70,14 +84,37 @@ def _end(loaded: LoadedTiers, swapper: Swapper, take_heat: TakeHeat) -> None:
         loaded.tiers.close()
 
 
-def _set_share(loaded: LoadedTiers, device: torch.device, streams: Streams, asked: float | None) -> list[BeforeLaunch]:
+def _set_share(loaded: LoadedTiers, stage: Stage, streams: Streams, asked: float | None) -> list[BeforeLaunch]:
     """Set how much is read in place; whoever refines that."""
     store, tiers = loaded.store, loaded.tiers
     most = tiers.tables[0].share.numel() - 1
-    if asked is not None or device.type != "cuda" or not store.is_pinned:
+    if asked is not None or stage.device.type != "cuda" or not store.is_pinned or not store.in_ram.any():
         tiers.set_share(torch.from_numpy(fixed_share_table(asked or 0.0, most)))
         return []
-    rates = measure_rates(PoolSide(store, loaded.pool), CopyingLink(store.ram_piece, device))
-    _log.info("experts that are not on the card: %s", rates.in_words())
-    blob_bytes = round(float(store.blob_bytes.mean()))
-    return [ShareTuner(tiers, streams, rates, blob_bytes, most, _log.info).before_launch]
+    begin = time.perf_counter()
+    rates, costs = _measured(loaded, stage)
+    _log.info(
+        "experts that are not on the card: %s, a request of the CPU %.1f us more, found in %.1f s",
+        rates.in_words(),
+        costs.cpu * 1e6,
+        time.perf_counter() - begin,
+    )
+    sizes = Sizes(round(float(store.blob_bytes.mean())), most)
+    return [ShareTuner(tiers, streams, rates, costs, sizes, _log.info).before_launch]
+
+
+def _measured(loaded: LoadedTiers, stage: Stage) -> tuple[Rates, FixedCosts]:
+    """With different experts for both sides, where there are more than one row asks for."""
+    lists = listed_experts(loaded.store, loaded.tiers.mailbox.out.shape[1])
+    of_card, of_cpu = lists[::2], lists[1::2] or lists
+    try:
+        card = CardSide(reading_in_place(stage, of_card), sum(each.total_bytes for each in of_card), stage.device)
+        rates = measure_rates(PoolSide(of_cpu, loaded.pool), card)
+        return measure_costs(rates, PoolSide(one_by_one(of_cpu), loaded.pool), of_cpu)
+    except RuntimeError as failure:
+        if not is_out_of_memory(failure):
+            raise
+        raise EngineError(
+            "the card ran out of memory while it was measured how fast it reads experts in main memory: other programs "
+            "may have taken it; with a setting pcie_share nothing is measured"
+        ) from failure

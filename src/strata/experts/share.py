@@ -11,11 +11,6 @@ from numpy.typing import NDArray
 
 from strata.errors import EngineError
 
-REFINED_AT = (48, 96, 192)  # windows
-DAMPING = 0.5  # how much of a rate the old one keeps when it is refined, on a logarithmic scale
-MOST_CHANGE = 4.0  # a measurement that is further off says more about a pause of the PC than about its memory
-LEAST_BYTES = 64 << 20  # of a side, below which its measurement says nothing
-
 
 @dataclass(frozen=True)
 class Rates:
@@ -55,25 +50,32 @@ FIRST_READ_SECONDS = 2e-6
 
 @dataclass(frozen=True)
 class FixedCosts:
-    """Seconds that a layer's misses cost a side however few they are; the defaults are the same on every PC."""
+    """Seconds that a layer's misses cost a side however few they are."""
 
-    cpu: float = DOORBELL_SECONDS
+    cpu: float = DOORBELL_SECONDS  # from ringing to being answered, but for the experts' bytes
     link: float = FIRST_READ_SECONDS
 
-
-@dataclass(frozen=True)
-class Measured:
-    """What one side did in some windows."""
-
-    bytes_read: int
-    busy_ns: int
-
     @property
-    def rate(self) -> float | None:
-        """Bytes a second; None if that is too little to tell."""
-        if self.bytes_read < LEAST_BYTES or self.busy_ns <= 0:
-            return None
-        return self.bytes_read * 1e9 / self.busy_ns
+    def cpu_busy(self) -> float:
+        """The part of it in which the CPU's threads are already busy with the request."""
+        return max(0.0, self.cpu - DOORBELL_SECONDS)
+
+
+def without_fixed_cost(rates: Rates, single_rate: float, expert_bytes: float, listed: int) -> tuple[Rates, FixedCosts]:
+    """Rates of requests of `listed` experts, without what each request costs the CPU beside its bytes; and that cost.
+
+    single_rate: bytes a second of requests of one expert. A line through both sizes tells the cost. Requests are
+    calls of this process here: a call takes below 5 us, ringing and being answered 3.5, so one stands for the other.
+    """
+    single_s, list_s = expert_bytes / single_rate, listed * expert_bytes / rates.cpu_alone
+    fixed = (listed * single_s - list_s) / (listed - 1) if listed > 1 else DOORBELL_SECONDS
+    fixed = min(max(DOORBELL_SECONDS, fixed), single_s / 2, list_s / 2)  # the rest is experts, whatever a clock says
+
+    def moving(rate: float) -> float:
+        return listed * expert_bytes / (listed * expert_bytes / rate - fixed)
+
+    found = replace(rates, cpu_alone=moving(rates.cpu_alone), cpu_beside=moving(rates.cpu_beside))
+    return found, FixedCosts(max(DOORBELL_SECONDS, fixed))
 
 
 def share_table(rates: Rates, blob_bytes: int, most: int, costs: FixedCosts = FixedCosts()) -> NDArray[np.int32]:
@@ -96,49 +98,36 @@ def fixed_share_table(share: float, most: int) -> NDArray[np.int32]:
 
 
 def later_end(
-    rates: Rates, cpu_bytes: NDArray[np.integer], link_bytes: NDArray[np.integer], costs: FixedCosts
+    rates: Rates, cpu_bytes: NDArray[np.number], link_bytes: NDArray[np.number], costs: FixedCosts
 ) -> NDArray[np.float64]:
-    """Seconds until both sides are done, which start together; the one that is left goes on at its rate alone."""
+    """Seconds until both sides are done, which start together."""
+    return np.maximum(*side_ends(rates, cpu_bytes, link_bytes, costs))
+
+
+def side_ends(
+    rates: Rates, cpu_bytes: NDArray[np.number], link_bytes: NDArray[np.number], costs: FixedCosts
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds until the CPU and the link are done, 0 of a side with nothing to do; the later one goes on alone."""
     cpu = np.where(cpu_bytes > 0, costs.cpu + cpu_bytes / rates.cpu_beside, 0.0)
     link = np.where(link_bytes > 0, costs.link + link_bytes / rates.link_beside, 0.0)
     first = np.minimum(cpu, link)  # 0 where a side has nothing: the other one is alone from the start
     cpu_left = _seconds_alone(cpu - first, cpu_bytes, rates.cpu_beside, rates.cpu_alone)
     link_left = _seconds_alone(link - first, link_bytes, rates.link_beside, rates.link_alone)
-    return first + cpu_left + link_left
+    return first + cpu_left, first + link_left
+
+
+def rate_beside(alone: float, bytes_: float, seconds: float, other_seconds: float) -> float:
+    """Bytes a second of a side while both were at it: both began at once, and the later one went on alone at its rate.
+
+    That rate may be wrong: then this is what both together would need, below 0 or above the rate alone.
+    """
+    together = min(seconds, other_seconds)
+    return (bytes_ - alone * (seconds - together)) / together
 
 
 def _seconds_alone(
-    left: NDArray[np.float64], size: NDArray[np.integer], beside: float, alone: float
+    left: NDArray[np.float64], size: NDArray[np.number], beside: float, alone: float
 ) -> NDArray[np.float64]:
     """What is left of a side if the other has ended; `left` seconds if it had not. Fixed costs get no shorter."""
     moving = np.minimum(left, size / beside)
     return left - moving * (1 - beside / alone)
-
-
-def refined(rates: Rates, cpu: Measured, link: Measured) -> Rates:
-    """Rates after windows in which the sides did this at the same time; a side that did too little keeps its own.
-
-    Its rate alone moves with it: what slows a memory down slows it down for one reader, too.
-    """
-    cpu_factor, link_factor = _factor(rates.cpu_beside, cpu.rate), _factor(rates.link_beside, link.rate)
-    return replace(
-        rates,
-        cpu_alone=rates.cpu_alone * cpu_factor,
-        cpu_beside=rates.cpu_beside * cpu_factor,
-        link_alone=rates.link_alone * link_factor,
-        link_beside=rates.link_beside * link_factor,
-    )
-
-
-def refinement_in_words(windows: int, before: Rates, after: Rates) -> str:
-    """A log line: what so many windows showed."""
-    if after == before:
-        return f"after {windows} windows: too few experts were missing to judge the share: still {before.in_words()}"
-    return f"after {windows} windows: {after.in_words()}; it was {before.in_words()}"
-
-
-def _factor(believed: float, measured: float | None) -> float:
-    if measured is None:
-        return 1.0
-    change = min(MOST_CHANGE, max(1 / MOST_CHANGE, measured / believed))
-    return float(change ** (1 - DAMPING))

@@ -1,14 +1,19 @@
 """The share that the GPU reads in place, refined by what both sides did: after 48, 96 and 192 windows.
 
-Knows counters and the table; what rates make of them is decided in `share`. Nothing here waits for the device.
+Knows counters and the table; what rates make of them is decided in `share` and `share_refining`. Nothing here waits for
+the device.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from strata.experts.share import REFINED_AT, Measured, Rates, refined, refinement_in_words, share_table
+from strata.experts.share import FixedCosts, Rates, share_table
+from strata.experts.share_refining import REFINED_AT, TRIED_WINDOWS, Seen, refined, refinement_in_words, tried_table
 from strata.experts.streams import Mark, Streams
 from strata.experts.tiers import TierCounts
 from strata.kernels.expert_plan.tables import Mailbox, PlanState
@@ -29,13 +34,24 @@ class CountedTiers(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Of an expert, all layers averaged, and of the table."""
+
+    blob_bytes: int
+    most_misses: int
+
+
 class ShareTuner:
     """Not thread-safe: called by whoever launches, before each launch.
 
+    A few windows before each refinement both sides get something of every layer with two misses (`tried_table`); what
+    they do in these is what is looked at. Bits do not depend on it.
+
     The GPU's side is busy from the ring to the start of collecting: experts in seats are read in that time, too, so its
-    rate is the one at which both sides end together, not the link's own. Where less than one expert a ring was read in
-    place, that time says nothing about reading in place. Where the stream waits for the CPU, collecting starts behind
-    the wait, so that the time is the later side's: the link then keeps its rate.
+    rate is the one at which both sides end together, not the link's own. Where the stream waits for the CPU, collecting
+    starts behind the wait, so that the time is the later side's: the link then keeps its rate, and so it does where
+    most layers that asked had nothing in place.
     """
 
     def __init__(
@@ -43,46 +59,65 @@ class ShareTuner:
         tiers: CountedTiers,
         streams: Streams,
         rates: Rates,
-        blob_bytes: int,
-        most_misses: int,
+        costs: FixedCosts,
+        sizes: Sizes,
         say: Callable[[str], None],
     ) -> None:
-        """rates: as measured at load; blob_bytes: of an expert, all layers averaged; say: takes log lines."""
+        """rates and costs: as measured at load; say: takes log lines."""
         self.rates = rates
+        self._at_load, self._costs, self._sizes = rates, costs, sizes
         self._tiers, self._streams, self._say = tiers, streams, say
-        self._blob_bytes, self._most = blob_bytes, most_misses
         times = tiers.state.times
         self._room = torch.zeros(times.shape, dtype=times.dtype, pin_memory=times.is_cuda)
         self._mark: Mark | None = None  # behind the copy of times under way
-        self._windows, self._refining = 0, 0  # so far; when the refinement under way was asked for
-        self._due = list(REFINED_AT)
-        self._before = (tiers.counts(), 0)  # and nanoseconds of the GPU's side, up to the last refinement
-        self._set()
+        self._windows, self._asked_at = 0, 0  # so far; when what is under way was asked for
+        self._due = sorted([*REFINED_AT, *(windows - TRIED_WINDOWS for windows in REFINED_AT)])
+        self._tried_from: tuple[TierCounts, int] | None = None  # and nanoseconds of the GPU's side; None: not trying
+        self._set(self._table())
 
     def before_launch(self, is_read: bool) -> None:
-        """Refine if it is time."""
+        """Look at both sides, try both, or refine, if it is time."""
         if self._mark is not None and self._mark.is_passed():
             self._mark = None
-            self._refine()
+            self._look()
         self._windows += not is_read
         if not is_read and self._mark is None and self._due and self._windows >= self._due[0]:
             self._due.pop(0)
-            self._refining = self._windows
-            self._tiers.counts()  # of a GPU it tells at the next call what it is asked for now
-            self._streams.copy_behind(self._tiers.state.times, self._room)
-            self._mark = self._streams.mark_main()
+            self._ask()
 
-    def _refine(self) -> None:
-        (before, gpu_before), counts, gpu_ns = self._before, self._tiers.counts(), int(self._room[0])
-        self._before = counts, gpu_ns
-        cpu = Measured(counts.cpu.bytes - before.cpu.bytes, counts.cpu.busy_ns - before.cpu.busy_ns)
-        in_place, rings = counts.in_place - before.in_place, counts.cpu.requests - before.cpu.requests
-        is_told = in_place >= rings and self._tiers.mailbox.gate is None
-        gpu = Measured(in_place * self._blob_bytes, gpu_ns - gpu_before) if is_told else Measured(0, 0)
-        found = refined(self.rates, cpu, gpu)
-        self._say(refinement_in_words(self._refining, self.rates, found))
-        self.rates = found
-        self._set()
+    def _ask(self) -> None:
+        """Have the device tell what its side has done; if that is where trying begins, try from this launch on."""
+        self._asked_at = self._windows
+        self._tiers.counts()  # of a GPU it tells at the next call what it is asked for now
+        self._streams.copy_behind(self._tiers.state.times, self._room)
+        self._mark = self._streams.mark_main()
+        if self._tried_from is None:
+            self._set(tried_table(self._table()))
 
-    def _set(self) -> None:
-        self._tiers.set_share(torch.from_numpy(share_table(self.rates, self._blob_bytes, self._most)))
+    def _look(self) -> None:
+        """Both sides at the beginning or the end of trying."""
+        told = self._tiers.counts(), int(self._room[0])
+        if self._tried_from is None:
+            self._tried_from = told
+            return
+        found = refined(self.rates, self._at_load, self._costs, self._seen(*self._tried_from, *told))
+        self._say(refinement_in_words(self._asked_at, self.rates, found))
+        self.rates, self._tried_from = found, None
+        self._set(self._table())
+
+    def _seen(self, before: TierCounts, gpu_before: int, counts: TierCounts, gpu_ns: int) -> Seen:
+        in_place, requests = counts.in_place - before.in_place, counts.cpu.requests - before.cpu.requests
+        is_told = 2 * in_place >= requests and self._tiers.mailbox.gate is None
+        return Seen(
+            requests,
+            counts.cpu.bytes - before.cpu.bytes,
+            counts.cpu.busy_ns - before.cpu.busy_ns,
+            in_place * self._sizes.blob_bytes,
+            gpu_ns - gpu_before if is_told else 0,
+        )
+
+    def _table(self) -> NDArray[np.int32]:
+        return share_table(self.rates, self._sizes.blob_bytes, self._sizes.most_misses, self._costs)
+
+    def _set(self, table: NDArray[np.int32]) -> None:
+        self._tiers.set_share(torch.from_numpy(table))

@@ -53,10 +53,14 @@ def _beside(leader: LaunchShape, own: LaunchShape, layout: MatrixLayout) -> Laun
 def expert_launch(
     device: str, layout: MatrixLayout, most_rows: int, is_in_place: bool, is_down: bool = False
 ) -> LaunchShape:
-    """The launch of gate and up or of down of experts of which none has more than `most_rows` rows."""
-    weights = weight_class(layout)
-    has_own = is_down and (ShapeClass.DOWN, weights) in MEASURED.get(device, {})
-    shape = ShapeClass.IN_PLACE if is_in_place else ShapeClass.DOWN if has_own else ShapeClass.EXPERTS
+    """The launch of gate and up or of down of experts of which none has more than `most_rows` rows.
+
+    is_in_place: some may lie in main memory. Whatever is launched, the link sets their pace: such lists take the
+    launches that the others want, unless the table has one for them.
+    """
+    weights, table = weight_class(layout), MEASURED.get(device, {})
+    own = [ShapeClass.IN_PLACE] * is_in_place + [ShapeClass.DOWN] * is_down
+    shape = next((shape for shape in own if (shape, weights) in table), ShapeClass.EXPERTS)
     return _find(device, shape, weights, most_rows)
 
 

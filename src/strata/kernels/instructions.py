@@ -173,6 +173,26 @@ def _load_acquire_plain(pointer):
 
 
 @triton.jit
+def _load_acquire_in_first_warp_ptx(pointer, otherwise):
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .pred isfirst; .reg .b32 thread;
+        mov.u32 thread, %tid.x; setp.lt.u32 isfirst, thread, 32;
+        mov.b32 $0, $2;
+        @isfirst ld.acquire.sys.global.u32 $0, [$1];
+        }
+        """,
+        "=&r,l,r", [pointer.to(tl.int64), otherwise], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _load_acquire_in_first_warp_plain(pointer, otherwise):
+    return tl.load(pointer, volatile=True)
+
+
+@triton.jit
 def _nanoseconds_ptx():
     return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
 
@@ -187,6 +207,7 @@ if triton.knobs.runtime.interpret:
     split_nibbles, split_pairs, entries_of_16 = _split_nibbles_plain, _split_pairs_plain, _entries_of_16_plain
     prefetch_to_l2 = _prefetch_to_l2_plain
     store_release, store_fenced, load_acquire = _store_release_plain, _store_fenced_plain, _load_acquire_plain
+    load_acquire_in_first_warp = _load_acquire_in_first_warp_plain
     nanoseconds = _nanoseconds_plain
 else:
     # dp4a(a, b, total): total + the sum of four products of signed bytes.
@@ -203,5 +224,8 @@ else:
     # may be read once its word was seen. store_fenced(pointer, value): a word that the whole system can see before the
     # program's first thread reads anything that stands behind it. Scalars of int32.
     store_release, store_fenced, load_acquire = _store_release_ptx, _store_fenced_ptx, _load_acquire_ptx
+    # load_acquire_in_first_warp(pointer, otherwise): one warp looks, which is enough before a barrier of the program;
+    # the others are given `otherwise` at once.
+    load_acquire_in_first_warp = _load_acquire_in_first_warp_ptx
     # nanoseconds(): the GPU's clock; the interpreter has none: 0.
     nanoseconds = _nanoseconds_ptx

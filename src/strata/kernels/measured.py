@@ -41,7 +41,8 @@ FEW_FLOAT = (
     few_launch(8, 16, 8, 8, 8, 128),
 )
 
-# One launch for each of ROW_BUCKETS. Experts read in place have none: whatever is launched, the link sets the pace.
+# One launch for each of ROW_BUCKETS. Experts read in place have none of their own: whatever is launched, the link sets
+# their pace, so a list in which some are takes the launches of the others.
 MEASURED: dict[str, dict[Key, tuple[LaunchShape, ...]]] = {
     "NVIDIA H200": {
         (ShapeClass.EXPERTS, WeightClass.CODE4): (

@@ -27,10 +27,10 @@ def pool() -> Iterator[Pool]:
         yield made
 
 
-def expert_steps(model: DeviceModel, variant: Variant = Variant.WINDOW) -> dict[int | None, list[str]]:
+def expert_steps(model: DeviceModel, variant: Variant = Variant.WINDOW, bucket: int = 2) -> dict[int | None, list[str]]:
     """By layer, of one bucket."""
     found: dict[int | None, list[str]] = {}
-    for launch in Stage(model, StageSizes(1, 32), (2,)).launches(variant, 2):
+    for launch in Stage(model, StageSizes(1, 32), (bucket,)).launches(variant, bucket):
         if launch.step.startswith("experts"):
             found.setdefault(launch.layer, []).append(launch.step)
     return found
@@ -46,6 +46,15 @@ def test_a_layer_in_tiers_is_planned_before_its_rows_and_collected_behind_them(p
         for variant in (Variant.WINDOW, Variant.FORWARD, Variant.READ):
             assert expert_steps(model, variant) == dict.fromkeys(range(len(model.layers)), planned)
         assert expert_steps(model, Variant.COMMIT) == {}
+
+
+def test_one_row_is_routed_and_planned_in_one_launch_unless_the_stream_waits(pool: Pool) -> None:
+    joined = [WITHOUT[0], "experts: route, plan", "experts: rows", "experts: collect"]
+    waiting = [*WITHOUT[:2], "experts: plan", "experts: rows", "experts: wait", "experts: collect"]
+    for waits_in_stream, wanted in ((False, joined), (True, waiting)):
+        with tiered("qwen4_exp", "code4", Tiering(0.5, waits_in_stream=waits_in_stream), pool) as (_, model):
+            for variant in (Variant.WINDOW, Variant.FORWARD, Variant.READ):
+                assert expert_steps(model, variant, 1) == dict.fromkeys(range(len(model.layers)), wanted)
 
 
 def test_a_stream_that_waits_does_so_in_front_of_the_collecting(pool: Pool) -> None:

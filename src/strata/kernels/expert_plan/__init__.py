@@ -7,10 +7,18 @@ import torch
 
 from strata.kernels.checks import check_rows_out, check_tensor
 from strata.kernels.expert_plan.gate import wait_at_gate as wait_at_gate
-from strata.kernels.expert_plan.tables import HEADER_FIELDS, LayerTables, Mailbox, PlannedWork, PlanState
+from strata.kernels.expert_plan.tables import (
+    HEADER_FIELDS,
+    LayerTables,
+    Mailbox,
+    PlannedWork,
+    PlanState,
+    RowScores,
+)
 from strata.kernels.expert_rows.work import ExpertWork
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.roads import takes_reference
+from strata.kernels.router import Routes, check_routing
 from strata.quant.layout import BLOCK_COLUMNS
 
 MOST_PLACES = 512  # of a window: 32 rows of 16 ranks
@@ -47,6 +55,44 @@ def plan_experts(
     from strata.kernels.expert_plan.plan import plan_experts as by_kernel
 
     by_kernel(routed, x, tables, mailbox, layer, state, planned)
+
+
+def is_one_launch(rows: int, mailbox: Mailbox) -> bool:
+    """Whether windows of so many rows are routed and planned by `route_and_plan`."""
+    return rows == 1 and mailbox.gate is None
+
+
+def route_and_plan(
+    scores: RowScores,
+    routes: Routes,
+    x: RowsOut,
+    tables: LayerTables,
+    mailbox: Mailbox,
+    layer: int,
+    state: PlanState,
+    planned: PlannedWork,
+) -> None:
+    """`route_rows` and `plan_experts` of a window of one row, over a mailbox without a gate. One launch.
+
+    A row of activations is posted only if the CPU is asked. Raises ValueError as those do, and for other windows.
+    """
+    rows, is_reference = _check_places(mailbox, planned), takes_reference(planned.addresses)
+    if not is_one_launch(rows, mailbox):
+        raise ValueError(f"{rows} rows, or a mailbox with a gate: route_rows, then plan_experts, in two launches")
+    check_routing(scores.logits, scores.rows, routes, scores.shared)
+    if scores.shared is not None:
+        check_tensor("scores.shared.gate", scores.shared.gate, (mailbox.out.shape[2],))
+    check_tensor("tables.asked", tables.asked, (scores.logits.shape[1],), torch.int32)
+    _check_plan(routes.work, tables, layer, planned)
+    _check_activations(x, mailbox, rows, is_reference)
+    if is_reference:
+        from strata.kernels.expert_plan.reference import route_and_plan as by_definition
+
+        by_definition(scores, routes, x, tables, mailbox, layer, state, planned)
+        return
+    from strata.kernels.expert_plan.one_row import route_and_plan as by_kernel
+
+    by_kernel(scores, routes, x, tables, mailbox, layer, state, planned)
 
 
 def collect_rows(mailbox: Mailbox, state: PlanState, planned: PlannedWork, by_rank: torch.Tensor) -> None:

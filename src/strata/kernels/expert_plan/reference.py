@@ -8,12 +8,37 @@ import time
 import torch
 
 from strata.kernels.checks import plain_rows
-from strata.kernels.expert_plan.tables import OPEN, RAISED, LayerTables, Mailbox, PlannedWork, PlanState
+from strata.kernels.expert_plan.tables import (
+    OPEN,
+    RAISED,
+    LayerTables,
+    Mailbox,
+    PlannedWork,
+    PlanState,
+    RowScores,
+)
 from strata.kernels.expert_rows.reference import quantize_rows
 from strata.kernels.expert_rows.work import ExpertWork
 from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.kernels.router import Routes
+from strata.kernels.router.reference import route_rows
 
 IN_PLACE, IN_SEAT, ON_CPU, UNUSED = range(4)  # in the order of the planned places
+
+
+def route_and_plan(
+    scores: RowScores,
+    routes: Routes,
+    x: RowsOut,
+    tables: LayerTables,
+    mailbox: Mailbox,
+    layer: int,
+    state: PlanState,
+    planned: PlannedWork,
+) -> None:
+    """See `strata.kernels.expert_plan.route_and_plan`; any device, plain rows."""
+    route_rows(scores.logits, scores.rows, scores.normalize, routes, scores.shared)
+    plan_experts(routes.work, x, tables, mailbox, layer, state, planned)
 
 
 def plan_experts(

@@ -1,4 +1,4 @@
-"""What a layer's plan reads and writes on the computing device: where experts lie, who is asked for, the mailbox.
+"""What a layer's plan reads and writes on the computing device: scores, places of experts, counters, the mailbox.
 
 Values only; knows no kernel, no thread and no policy.
 """
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from strata.kernels.expert_rows.work import ExpertWork
+from strata.kernels.router import SharedGate
+from strata.kernels.window_rows import WindowRows
 
 FLAG_STRIDE = 16  # int32: flags that two sides write lie on cache lines of their own
 HEADER_FIELDS = 3  # layer, rows, entries
@@ -65,6 +67,16 @@ class Mailbox:
             zeros(max_rows, ranks, hidden, dtype=torch.float32),
             flags[4, :1] if has_gate else None,
         )
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """What a window's rows are routed by; see `strata.kernels.router.route_rows`."""
+
+    logits: torch.Tensor  # float32 [rows, experts]
+    rows: WindowRows
+    normalize: bool
+    shared: SharedGate | None
 
 
 @dataclass(frozen=True)

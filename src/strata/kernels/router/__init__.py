@@ -58,7 +58,7 @@ def route_rows(
     chosen shares are divided by their sum. The work lists distinct experts in rising order, their places rising, with
     as many entries as there are places: the rest is empty. One launch. Raises ValueError for other shapes or types.
     """
-    _check(logits, rows, routes, shared)
+    check_routing(logits, rows, routes, shared)
     if takes_reference(logits):
         from strata.kernels.router.reference import route_rows as by_definition
 
@@ -69,7 +69,8 @@ def route_rows(
     by_kernels(logits, rows, normalize, routes, shared)
 
 
-def _check(logits: torch.Tensor, rows: WindowRows, routes: Routes, shared: SharedGate | None) -> None:
+def check_routing(logits: torch.Tensor, rows: WindowRows, routes: Routes, shared: SharedGate | None) -> None:
+    """Raise ValueError for shapes or types that `route_rows` does not take."""
     count, ranks = routes.ids.shape
     if logits.dtype != torch.float32 or logits.dim() != 2 or logits.stride(1) != 1 or logits.shape[0] != count:
         raise ValueError(f"logits must be float32 [{count}, experts], not {logits.dtype} {list(logits.shape)}")

@@ -60,6 +60,40 @@ def choose(logits, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, RANKS: tl.constex
 
 
 @triton.jit
+def store_choice(
+    row, is_used, chosen, share, total, ids, weights, RANKS: tl.constexpr, NORMALIZE: tl.constexpr
+):  # fmt: skip
+    """Ids and weights of a row, from what `choose` gives."""
+    rank = tl.arange(0, chosen.shape[0])
+    weight = tl.div_rn(share, total) if NORMALIZE else share
+    tl.store(ids + row * RANKS + rank, tl.where(is_used, chosen, -1), mask=rank < RANKS)
+    tl.store(weights + row * RANKS + rank, tl.where(is_used, weight, 0.0), mask=rank < RANKS)
+
+
+@triton.jit
+def list_one_row(is_used, chosen, seats, starts, places, place_rows, RANKS: tl.constexpr):
+    """The list of work of a window of one row: its ids in order. Returns the position of every rank."""
+    rank = tl.arange(0, chosen.shape[0])
+    exists = rank < RANKS
+    lower = tl.sum((chosen[None, :] < chosen[:, None]).to(tl.int32), axis=1)
+    position = tl.where(is_used, lower, rank)
+    tl.store(seats + position, tl.where(is_used, chosen, 0), mask=exists)
+    tl.store(starts + position, tl.where(is_used, position, 0), mask=exists)
+    tl.store(places + position, rank, mask=exists)
+    tl.store(place_rows + rank, rank * 0, mask=exists)
+    tl.store(starts + RANKS, tl.where(is_used, RANKS, 0))
+    return position
+
+
+@triton.jit
+def store_shared_weight(row, x, gate, shared_weights, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr):
+    """The shared expert's weight of one row."""
+    first = tl.arange(0, COLUMNS) == 0
+    opened = shared_weight(x + row.to(tl.int64) * HIDDEN, gate, HIDDEN, COLUMNS)
+    tl.store(shared_weights + row + tl.zeros((COLUMNS,), tl.int32), opened, mask=first)
+
+
+@triton.jit
 def shared_weight(x, gate, HIDDEN: tl.constexpr, COLUMNS: tl.constexpr):
     """sigmoid(x . gate) in every place of [COLUMNS]; waits for the predecessor once the gate is asked for."""
     allow_dependents()
@@ -99,30 +133,19 @@ def route_kernel(
     if tl.program_id(1) == 0:
         begin_dependent()
         is_used = tl.load(slots + row) >= 0
-        rank = tl.arange(0, RANK_BLOCK)
         chosen, share, total = choose(
             logits + row.to(tl.int64) * logits_stride, EXPERTS, BLOCK, RANKS, RANK_BLOCK
         )  # fmt: skip
-        weight = tl.div_rn(share, total) if NORMALIZE else share
-        exists = rank < RANKS
-        tl.store(ids + row * RANKS + rank, tl.where(is_used, chosen, -1), mask=exists)
-        tl.store(weights + row * RANKS + rank, tl.where(is_used, weight, 0.0), mask=exists)
+        store_choice(row, is_used, chosen, share, total, ids, weights, RANKS, NORMALIZE)
         if IS_ONE_ROW:
-            lower = tl.sum((chosen[None, :] < chosen[:, None]).to(tl.int32), axis=1)
-            position = tl.where(is_used, lower, rank)
-            tl.store(seats + position, tl.where(is_used, chosen, 0), mask=exists)
-            tl.store(starts + position, tl.where(is_used, position, 0), mask=exists)
-            tl.store(places + position, rank, mask=exists)
-            tl.store(place_rows + rank, rank * 0, mask=exists)
-            tl.store(starts + RANKS, tl.where(is_used, RANKS, 0))
+            list_one_row(is_used, chosen, seats, starts, places, place_rows, RANKS)
         else:
+            rank = tl.arange(0, RANK_BLOCK)
             mark_choices(marks, row, chosen, tl.where(is_used, rank, RANKS) < RANKS, EXPERTS)
             if arrive(marks, EXPERTS) == count - 1:
                 list_work(marks, ids, seats, starts, places, place_rows, count, EXPERTS, BLOCK, RANKS, PLACES)
     else:
-        first = tl.arange(0, COLUMNS) == 0
-        opened = shared_weight(x + row.to(tl.int64) * HIDDEN, gate, HIDDEN, COLUMNS)
-        tl.store(shared_weights + row + tl.zeros((COLUMNS,), tl.int32), opened, mask=first)
+        store_shared_weight(row, x, gate, shared_weights, HIDDEN, COLUMNS)
 
 
 def route_rows(
@@ -130,16 +153,20 @@ def route_rows(
 ) -> None:
     """See `strata.kernels.router.route_rows`."""
     (count, ranks), experts, work = routes.ids.shape, logits.shape[1], routes.work
-    gate = (routes.weights,) * 3
-    if shared is not None:
-        assert routes.shared_weights is not None  # checked by the caller
-        gate = (shared.x, shared.gate, routes.shared_weights)
     route_kernel[(count, 1 if shared is None else 2)](
         logits, logits.stride(0), rows.slots, count, routes.ids, routes.weights, routes.marks,
-        work.seats, work.starts, work.places, work.rows, *gate,
+        work.seats, work.starts, work.places, work.rows, *shared_arguments(shared, routes),
         EXPERTS=experts, BLOCK=triton.next_power_of_2(experts),
         RANKS=ranks, RANK_BLOCK=max(16, triton.next_power_of_2(ranks)),
         NORMALIZE=normalize, IS_ONE_ROW=count == 1, PLACES=triton.next_power_of_2(count * ranks),
         HIDDEN=0 if shared is None else shared.gate.numel(), COLUMNS=COLUMNS,
         num_warps=1, maxnreg=REGISTERS, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip
+
+
+def shared_arguments(shared: SharedGate | None, routes: Routes) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, gate and weights of the shared expert; without one tensors that nobody reads."""
+    if shared is None:
+        return (routes.weights,) * 3
+    assert routes.shared_weights is not None  # checked by the caller
+    return shared.x, shared.gate, routes.shared_weights
