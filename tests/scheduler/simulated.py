@@ -47,6 +47,8 @@ class SimulatedEngine:
     """See `StepEngine`. `now` is its clock."""
 
     reads_as_windows = False
+    reads_by_layers = False
+    chunk_rows = 512
 
     def __init__(self, costs: Costs | None = None) -> None:
         self.costs = costs or Costs()
@@ -77,6 +79,9 @@ class SimulatedEngine:
 
     def experts(self) -> Mapping[str, int]:
         return {"cpu": 0}
+
+    def experts_read(self) -> Mapping[str, int]:
+        return {}
 
     def run(self, step: Step) -> tuple[SlotResult, ...]:
         self.steps.append(step)

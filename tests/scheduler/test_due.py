@@ -55,6 +55,50 @@ def test_an_unknown_machine_starts_with_64_rows() -> None:
     assert next_step(view(Reading(0, 0, 5000), (10.0,)), LIMITS) == Read(0, 64)
 
 
+LAYERED = Limits(slots=4, chunk_rows=512, max_gap=0.1, by_layers=True)
+
+
+@pytest.mark.parametrize(
+    ("position", "total", "stop", "point"),
+    [
+        *[(0, 2000, 512, None), (0, 40, 40, None), (0, 64, 64, None), (0, 65, 65, 64), (0, 512, 512, 448)],
+        *[
+            (64, 65, 65, None),
+            (0, 513, 512, None),
+            (37, 2000, 512, None),
+            (37, 540, 540, 512),
+            (1000, 1010, 1010, None),
+        ],
+    ],
+)
+def test_a_prompt_that_is_read_by_layers_is_cut_into_whole_chunks(
+    position: int, total: int, stop: int, point: int | None
+) -> None:
+    """Its last line is a point inside the last chunk, or a chunk's end."""
+    assert next_step(view(Reading(0, position, total)), LAYERED) == Read(0, stop, point)
+
+
+@pytest.mark.parametrize(("since", "is_window"), [(0.0, False), (0.04, False), (0.07, True), (0.5, True)])
+def test_a_window_runs_before_a_layer_that_would_fill_the_gap(since: float, is_window: bool) -> None:
+    piece = Read(0, 512)
+    seen = view(Reading(0, 0, 5000, piece), (10.0 - since, 10.0), layer_seconds=0.04, window_seconds=0.01)
+    assert next_step(seen, LAYERED) == (Window({1: 0, 2: 0}) if is_window else piece)
+    after = view(
+        Reading(0, 0, 5000, piece), (10.0 - since,), layer_seconds=0.04, window_seconds=0.01, last_was_window=True
+    )
+    assert next_step(after, LAYERED) == piece
+
+
+def test_layers_are_learned_and_owe_windows() -> None:
+    pace = Pace()
+    pace.note_layer(0.04, share=0.5)
+    assert (pace.layer_seconds, pace.owed_seconds, pace.last_was_window) == (0.04, 0.02, False)
+    assert next_step(View(10.0, Reading(0, 0, 900, Read(0, 512)), [Stream(1, 10.0)], pace), LAYERED) == Window({1: 0})
+    pace.note_window(0.03)
+    pace.note_layer(0.02, share=0.0)
+    assert pace.layer_seconds == pytest.approx(0.03)
+
+
 def test_windows_that_are_owed_come_first() -> None:
     owed = view(Reading(0, 0, 5000), (10.0,), owed_seconds=0.001, row_seconds=0.0001)
     assert next_step(owed, LIMITS) == Window({1: 0})

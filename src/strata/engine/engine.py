@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from strata.engine.failures import is_out_of_memory, is_requests_failure, naming_lost_device
-from strata.engine.reader import PromptLogprobs, read_rows
+from strata.engine.failures import is_requests_failure, naming_lost_device, request_error
+from strata.engine.reader import Piece, PromptLogprobs
 from strata.engine.reply import Reply
 from strata.engine.request import TokenRequest
 from strata.engine.slot import Slot, open_slot
-from strata.engine.steps import Open, Preparation, Read, SlotResult, Step, Window
+from strata.engine.steps import Abandon, Open, Preparation, Read, SlotResult, Step, Window
 from strata.engine.window import WindowOutcome, WindowPart, run_window
 from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import EngineError, RequestError
@@ -43,6 +43,7 @@ class TokenEngine:
         self._slots: dict[int, Slot] = {}
         self._replies: dict[int, Reply] = {}
         self._logprobs: dict[int, PromptLogprobs] = {}
+        self._pieces: dict[int, Piece] = {}  # of prompts that are being read
         self._rows = 0  # computed so far
         self.experts_are_rows = model.experts_counted is None  # what `experts` counts: see `Statistics`
         self.context = min(settings.context or model.max_position, model.max_position)
@@ -106,6 +107,8 @@ class TokenEngine:
     def _run(self, step: Step) -> tuple[SlotResult, ...]:
         if isinstance(step, Window):
             return self._windows(step)
+        if isinstance(step, Abandon):
+            return self._abandon(step.slot)
         late = tuple(result for result in self._land() if result.slot != step.slot)
         try:
             return (*late, self._open(step) if isinstance(step, Open) else self._read(step))
@@ -118,6 +121,16 @@ class TokenEngine:
     def reads_as_windows(self) -> bool:
         """Whether a read row has the bits of a decoded one, so that reading again what was kept gives the same."""
         return self._model.reads_as_windows
+
+    @property
+    def reads_by_layers(self) -> bool:
+        """Whether a `Read` step is a layer of a chunk; otherwise it is as many rows as it says."""
+        return self._model.reads_by_layers
+
+    @property
+    def chunk_rows(self) -> int:
+        """The most rows of one read, if it is read by layers."""
+        return self._model.chunk_rows
 
     def forget_all(self) -> None:
         """Empty every slot."""
@@ -134,6 +147,10 @@ class TokenEngine:
         """Routed experts computed so far, by where: see `Statistics.experts`."""
         counted = self._model.experts_counted
         return {self._model.experts_place: self._rows * self._model.experts_per_row} if counted is None else counted
+
+    def experts_read(self) -> Mapping[str, int]:
+        """See `Statistics.experts_read`."""
+        return self._model.experts_read
 
     @property
     def waiting_for(self) -> str | None:
@@ -178,10 +195,18 @@ class TokenEngine:
         number = step.slot
         slot, reply, logprobs = self._slots[number], self._replies[number], self._logprobs.get(number)
         is_last = step.stop == len(reply.prompt)
-        if is_last:
-            reply.sampler.prepare()
-        self._rows += step.stop - slot.state.position
-        outcome = read_rows(slot, reply, step.stop, logprobs, self._depth)
+        piece = self._pieces.get(number)
+        if piece is None:
+            if is_last:
+                reply.sampler.prepare()
+            self._rows += step.stop - slot.position
+            piece = self._pieces[number] = Piece(slot, reply, step, logprobs, self._depth)
+        outcome = piece.advance()
+        while outcome is None and not self._model.reads_by_layers:
+            outcome = piece.advance()
+        if outcome is None:
+            return SlotResult(number, is_under_way=True, points=_points(slot))
+        del self._pieces[number]
         if outcome.reason is not None:
             del self._replies[number]
         if is_last:
@@ -193,6 +218,15 @@ class TokenEngine:
             prompt_logprobs=tuple(logprobs.draws) if is_last and logprobs is not None else None,
             points=_points(slot),
         )
+
+    def _abandon(self, number: int) -> tuple[SlotResult, ...]:
+        """The slot stands at its last point, or is empty."""
+        piece = self._pieces.pop(number, None)
+        if piece is not None:
+            piece.cancel()
+            if not self._slots[number].points:
+                self._empty(number)
+        return ()
 
     def _windows(self, step: Window) -> tuple[SlotResult, ...]:
         """The next window of each reply: the device's, one ahead, if it chooses the tokens of all of them."""
@@ -252,6 +286,9 @@ class TokenEngine:
 
     def _empty(self, number: int) -> None:
         """Let go of a slot and of what was under way in it."""
+        piece = self._pieces.pop(number, None)
+        if piece is not None:
+            piece.cancel()
         slot = self._slots.pop(number, None)
         if slot is not None:
             slot.release()
@@ -261,8 +298,7 @@ class TokenEngine:
     def _failed(self, number: int, failure: Exception) -> SlotResult:
         """What a request ends with; its slot's state may be half changed and is gone."""
         self._empty(number)
-        error = "out of memory while the engine ran" if is_out_of_memory(failure) else str(failure)
-        return SlotResult(number, error=error, is_callers_mistake=isinstance(failure, RequestError))
+        return SlotResult(number, error=request_error(failure), is_callers_mistake=isinstance(failure, RequestError))
 
 
 def _points(slot: Slot) -> tuple[int, ...]:

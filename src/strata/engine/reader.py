@@ -10,11 +10,14 @@ import torch
 
 from strata.engine.reply import Reply
 from strata.engine.slot import Slot
-from strata.models.base import LogitRows, Output
+from strata.engine.steps import Read
+from strata.models.base import LogitRows, Output, Reading
 from strata.models.blocks.rows import TILE_ROWS
 from strata.sampling.draw import Draw
 from strata.sampling.logprobs import token_logprob
 from strata.types import FinishReason
+
+LOGITS_ROWS = 512  # of a model that reads by layers, whose logits are there at once
 
 
 @dataclass(frozen=True)
@@ -40,24 +43,59 @@ class PromptLogprobs:
             self.draws.append(Draw(token_id, *token_logprob(row.to(torch.float32), token_id, self._top)))
 
 
-def read_rows(slot: Slot, reply: Reply, stop: int, logprobs: PromptLogprobs | None, depth: int) -> ReadOutcome:
-    """Read the prompt up to row `stop`. `logprobs` takes the rows' logits, tile by tile: all at once are too large."""
-    step = TILE_ROWS if logprobs is not None else stop
-    output, chunk = None, reply.prompt[:0]
-    for start in range(slot.position, stop, step):
-        if output is not None and slot.drafts is not None:
-            slot.drafts.follow(output.hidden, chunk)
-        chunk = reply.prompt[start : min(stop, start + step)]
-        output = slot.read(chunk, _logit_rows(start + len(chunk) == len(reply.prompt), logprobs))
-        if logprobs is not None:
-            logprobs.take(output.logits)
-    assert output is not None, "there is a row to read"
-    if stop == len(reply.prompt):
-        return _first_token(slot, reply, output, chunk, depth)
-    if slot.drafts is not None:
-        slot.drafts.follow(output.hidden, chunk)
-    slot.add_point()
-    return ReadOutcome((), None)
+class Piece:
+    """Rows of a prompt on their way into a slot, step by step: up to a row, and perhaps the reply's first token."""
+
+    def __init__(self, slot: Slot, reply: Reply, step: Read, logprobs: PromptLogprobs | None, depth: int) -> None:
+        """`logprobs` takes the rows' logits, some rows after others: all at once are too large."""
+        self._slot, self._reply, self._logprobs, self._depth = slot, reply, logprobs, depth
+        self._stop, self._point = step.stop, step.point
+        by_layers = slot.model.reads_by_layers
+        self._most = step.stop if logprobs is None else LOGITS_ROWS if by_layers else TILE_ROWS
+        self._rows = reply.prompt[:0]  # of the reading under way
+        self._reading: Reading | None = None
+
+    def advance(self) -> ReadOutcome | None:
+        """The next step; what came of it behind the last one. `cancel` follows what an error leaves."""
+        if self._reading is None:
+            self._reading = self._begin()
+        if not self._reading.advance():
+            return None
+        reading, self._reading = self._reading, None
+        try:
+            output = reading.finish()
+        finally:
+            reading.cancel()
+        if self._logprobs is not None:
+            self._logprobs.take(output.logits)
+        if reading.checkpoint is not None:
+            self._slot.add_point_at(reading.checkpoint)
+        if self._slot.position < self._stop:
+            self._follow(output)
+            return None
+        if self._stop == len(self._reply.prompt):
+            return _first_token(self._slot, self._reply, output, self._rows, self._depth)
+        self._follow(output)
+        self._slot.add_point()
+        return ReadOutcome((), None)
+
+    def cancel(self) -> None:
+        """Give up what is under way; see `Slot.abandon_read`."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            self._slot.abandon_read()
+
+    def _begin(self) -> Reading:
+        start, end = self._slot.position, len(self._reply.prompt)
+        stop = min(self._stop, start + self._most)
+        self._rows = self._reply.prompt[start:stop]
+        mark = self._point if self._point is not None and start < self._point < stop else None
+        return self._slot.begin_read(self._rows, _logit_rows(stop == end, self._logprobs), mark)
+
+    def _follow(self, output: Output) -> None:
+        if self._slot.drafts is not None:
+            self._slot.drafts.follow(output.hidden, self._rows)
 
 
 def _first_token(slot: Slot, reply: Reply, output: Output, chunk: torch.Tensor, depth: int) -> ReadOutcome:

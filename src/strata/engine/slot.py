@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from strata.engine.points import superfluous_point
-from strata.models.base import LanguageModel, LogitRows, Output, Segment
+from strata.models.base import LanguageModel, LogitRows, Reading, Segment
 from strata.speculation.mtp import SlotDrafts
 from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
 
@@ -49,13 +49,28 @@ class Slot:
         """Rows that are part of the state."""
         return self.state.position
 
-    def read(self, token_ids: torch.Tensor, logit_rows: LogitRows) -> Output:
-        """Read rows of a prompt into the state; the draft layer is told by the caller, who may know the next token."""
-        return self.model.read([Segment(self.state, token_ids)], logit_rows)
+    def begin_read(self, token_ids: torch.Tensor, logit_rows: LogitRows, mark: int | None) -> Reading:
+        """Read rows of a prompt into the state; the draft layer is told by the caller, who may know the next token.
+
+        mark: see `LanguageModel.begin_read`.
+        """
+        return self.model.begin_read(Segment(self.state, token_ids), logit_rows, mark)
+
+    def abandon_read(self) -> None:
+        """A read was cancelled: go back to the last point. Without one the slot is only good to be emptied."""
+        if self.points:
+            self.state = go_back(self.state, self.points[-1].state)
+
+    def add_point_at(self, state: Any) -> None:
+        """Keep the place that a read passed and whose `checkpoint` this is; of a model without a draft layer."""
+        self._add_point(Checkpoint(state.position, state, None))
 
     def add_point(self) -> None:
         """Keep this place for other requests; another one may be given up for it."""
-        self.points.append(self._checkpoint())
+        self._add_point(self._checkpoint())
+
+    def _add_point(self, point: Checkpoint) -> None:
+        self.points.append(point)
         given_up = superfluous_point([point.position for point in self.points])
         if given_up is not None:
             del self.points[given_up]

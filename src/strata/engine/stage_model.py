@@ -1,19 +1,23 @@
 """A model on a device as the engine knows models: `LanguageModel` over a stage.
 
-A prompt is read as windows of 32 rows that are all committed, so a read row has the bits of a decoded one. Of logits
-only the rows that somebody asked for cross to the host; hidden rows stay.
+A prompt is read in chunks of up to thousands of rows that pass the stage layer by layer. Without memory for chunks it
+is read as windows of 32 rows that are all committed: then a read row has the bits of a decoded one. Of logits only the
+rows that somebody asked for cross to the host; hidden rows stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
+from strata.engine.chunk_reading import ChunkReading
 from strata.engine.flights import in_flight
 from strata.engine.stage import MOST_ROWS, RowsPart, Stage, Variant
 from strata.engine.stage_slots import StageSlot, StageSlots
-from strata.models.base import LogitRows, Output, Segment, WindowResult
+from strata.models.base import LogitRows, Output, Reading, Segment, WindowResult
+from strata.models.device.reading.chunks import ChunkMemory
+from strata.models.reading import ReadAtOnce
 from strata.models.row_model import check_segment, first_logit_row, require_finite
 
 RunStage = Callable[[Variant, int], None]  # launches a variant over a bucket: `Stage.run`, or its captured graphs
@@ -31,11 +35,12 @@ class StageModel:
     """See `LanguageModel`; states are `StageSlot`s."""
 
     draft_head = None  # a stage computes no draft layer
-    reads_as_windows = True
     experts_place = "vram"
 
-    def __init__(self, stage: Stage, run: RunStage, config: Any, experts_per_row: int) -> None:
-        """`run` launches what the stage has prepared; `config` is the family's."""
+    def __init__(
+        self, stage: Stage, run: RunStage, config: Any, experts_per_row: int, chunks: ChunkMemory | None = None
+    ) -> None:
+        """`run` launches what the stage has prepared; `config` is the family's; chunks: None to read as windows."""
         self.stage = stage
         self.run = run
         self.config = config
@@ -43,7 +48,23 @@ class StageModel:
         self.vocabulary_size = stage.vocabulary
         self.max_position = min(stage.model.max_position, stage.sizes.context)
         self.slots = StageSlots(stage)
+        self.chunks = chunks
         self._serial = 0
+
+    @property
+    def reads_as_windows(self) -> bool:
+        """See `LanguageModel`."""
+        return self.chunks is None
+
+    @property
+    def reads_by_layers(self) -> bool:
+        """See `LanguageModel`."""
+        return self.chunks is not None
+
+    @property
+    def chunk_rows(self) -> int:
+        """See `LanguageModel`."""
+        return self.max_position if self.chunks is None else self.chunks.capacity
 
     @property
     def experts_counted(self) -> Mapping[str, int] | None:
@@ -55,10 +76,16 @@ class StageModel:
         return {"vram": counts.seats, "pcie": counts.in_place, "cpu": counts.on_cpu}
 
     @property
+    def experts_read(self) -> Mapping[str, int]:
+        """See `LanguageModel`."""
+        tiers = self.stage.model.tiers
+        return {} if tiers is None or tiers.reads is None else asdict(tiers.reads.counters())
+
+    @property
     def waiting_for(self) -> str | None:
         """See `LanguageModel`. Raises EngineError behind a fork, or once the tiers are closed."""
-        tiers = self.stage.model.tiers
-        return None if tiers is None else tiers.waiting_for()
+        told = [words for each in self.stage.model.asked if (words := each.waiting_for()) is not None]
+        return "; ".join(told) or None
 
     def new_state(self) -> StageSlot:
         """See `LanguageModel.new_state`. Raises EngineError if no slot is free."""
@@ -72,6 +99,8 @@ class StageModel:
         """See `LanguageModel.read`. Returns when the device is done, so that a caller's clock tells what it took."""
         for segment in segments:
             check_segment(segment, self.max_position, self.vocabulary_size)
+        if self.chunks is not None:
+            return _joined([self._read_chunks(segment, logit_rows) for segment in segments])
         with in_flight(self.stage, is_read=True):
             logits = [self._read_segment(segment, logit_rows) for segment in segments]
             self.stage.wait()
@@ -79,6 +108,13 @@ class StageModel:
             require_finite(rows_of_segment, f"segment {index}")
         rows = sum(segment.token_ids.shape[0] for segment in segments)
         return Output(torch.cat(logits), torch.empty(rows, 0))
+
+    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+        """See `LanguageModel.begin_read`. Raises ValueError for more rows than a chunk has."""
+        check_segment(segment, self.max_position, self.vocabulary_size)
+        if self.chunks is None:
+            return ReadAtOnce(lambda: self.read([segment], logit_rows))
+        return ChunkReading(self.stage, self.chunks, segment, logit_rows, mark)
 
     def window(self, segments: Sequence[Segment]) -> WindowResult:
         """See `LanguageModel.window`. A window's commits come before the next window or read."""
@@ -123,6 +159,20 @@ class StageModel:
             segment.state.position += stop - start
         return torch.cat(logits)
 
+    def _read_chunks(self, segment: Segment, logit_rows: LogitRows) -> Output:
+        """All rows of a segment, chunk after chunk."""
+        outputs, pieces = [], segment.token_ids.split(self.chunk_rows)
+        for number, token_ids in enumerate(pieces, start=1):
+            is_wanted = logit_rows is LogitRows.ALL or number == len(pieces)
+            reading = self.begin_read(Segment(segment.state, token_ids), logit_rows if is_wanted else LogitRows.NONE)
+            try:
+                while not reading.advance():
+                    pass
+                outputs.append(reading.finish())
+            finally:
+                reading.cancel()
+        return _joined(outputs)
+
     def _set_rows(self, bucket: int, parts: Sequence[RowsPart]) -> None:
         self._serial += 1
         self.stage.set_rows(bucket, parts)
@@ -134,6 +184,10 @@ class StageModel:
     def _logits(self, bucket: int, start: int, stop: int) -> torch.Tensor:
         """Rows of the logits in memory of their own: the next window writes over the stage's."""
         return self.stage.logits(bucket)[start:stop].to("cpu", copy=True)
+
+
+def _joined(outputs: Sequence[Output]) -> Output:
+    return Output(torch.cat([each.logits for each in outputs]), torch.cat([each.hidden for each in outputs]))
 
 
 def _rows_part(segment: Segment, token_ids: torch.Tensor) -> RowsPart:

@@ -72,7 +72,7 @@ class StageSlot:
         self.index = index
         self.position = 0
         self.is_held = True
-        self.is_broken = False  # a window failed here: the state is half moved, and only `go_back` mends it
+        self.is_broken = False  # a window failed here, or a read is under way: half moved, and only `go_back` mends it
         self._slots = slots
         self._in_flight = 0  # windows
         self._marks = 0  # taken so far
@@ -95,6 +95,16 @@ class StageSlot:
         self._open_mark = None
         self.is_broken = True
 
+    def begin_read(self) -> None:
+        """Rows are on their way into the state, layer by layer."""
+        assert not self.is_broken and self._in_flight == 0, "a read begins where the state is whole and known"
+        self.is_broken = True
+
+    def end_read(self, rows: int) -> None:
+        """So many rows became part of the state."""
+        self.position += rows
+        self.is_broken = False
+
     def bytes_used(self) -> int:
         """Of the slot on the device, whatever its text fills."""
         return self._slots.slot_bytes
@@ -109,7 +119,9 @@ class StageSlot:
         parts = fixed_parts(self._slots.stage.state, self.index)
         if not is_mark:
             assert self._in_flight == 0, "a point is taken where the host knows the position"
-            return SlotCopy(_in_main_memory(parts), self.position)
+            made = room_of_parts(self._slots.stage.state, self.index)
+            copy_all(parts, made)
+            return SlotCopy(made, self.position)
         seat = self._slots.seat(self.index, self._marks)
         self._marks += 1
         copy_all(parts, seat)
@@ -158,8 +170,7 @@ def copy_all(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> N
                 to_layer.copy_(from_layer, non_blocking=True)
 
 
-def _in_main_memory(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies that a device writes and reads while the host goes on; nobody else looks into them."""
-    made = [torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda) for part in parts]
-    copy_all(parts, made)
-    return made
+def room_of_parts(state: DeviceState, slot: int) -> list[torch.Tensor]:
+    """Main memory for `fixed_parts`, which a device writes and reads while the host goes on; nobody else looks in."""
+    parts = fixed_parts(state, slot)
+    return [torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda) for part in parts]

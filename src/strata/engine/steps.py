@@ -42,10 +42,22 @@ class Open:
 
 @dataclass(frozen=True)
 class Read:
-    """Read the slot's prompt up to row `stop`; with its last row comes the first token of the reply."""
+    """Read the slot's prompt up to row `stop`; with its last row comes the first token of the reply.
+
+    An engine that reads by layers does one layer and says in its result whether the piece is through; until then the
+    next read of this slot is the same one.
+    """
 
     slot: int
     stop: int
+    point: int | None = None  # a row in between that another request may go on behind; of one that reads by layers
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Give up the piece of a prompt that is being read into a slot: its request has ended."""
+
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,7 @@ class Window:
     goes_on: bool = False  # nothing is being read: the next step is likely to be these replies' next window
 
 
-Step = Open | Read | Window
+Step = Open | Read | Window | Abandon
 
 
 @dataclass(frozen=True)
@@ -74,5 +86,6 @@ class SlotResult:
     drafted: int = 0
     accepted: int = 0
     prompt_logprobs: tuple[Draw, ...] | None = None  # with the last row of a prompt, if they were asked for
+    is_under_way: bool = False  # a read has not come to its `stop` yet
     points: tuple[int, ...] = ()  # rows behind which another request may go on, rising
     notices: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Which step comes next: a window of the running replies, or a piece of the prompt that is being read, and how much.
 
 A pure function of a view and the limits; times come in as seconds. Rows are cut at multiples of 64 of the conversation,
-which changes no bit of what is read.
+which changes no bit of what is read. Where rows pass the model by layers, a prompt is cut into the largest chunks there
+are, and windows come between two layers; elsewhere it is cut into pieces that fit between two windows.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from strata.engine.steps import Read, Window
 from strata.scheduler.slots import GRID
-from strata.settings import EngineSettings
+from strata.settings import CPU_CHUNK_ROWS, EngineSettings
 
 MOST_WINDOW_ROWS = 32
 _OLD_SHARE = 0.5  # of the estimate that a new measurement leaves
@@ -20,18 +21,19 @@ class Limits:
     """What the user set."""
 
     slots: int
-    chunk_rows: int = 512
+    chunk_rows: int = CPU_CHUNK_ROWS
     max_gap: float = 0.1  # seconds between two windows of a reply that the steps of a read may make
     decode_share: float | None = None  # seconds of windows for each second of reading
     drafts: int = 0
     keep_turns: bool = True
+    by_layers: bool = False  # a step of a read is a layer of such a chunk
 
     @classmethod
     def of(cls, settings: EngineSettings, slots: int) -> "Limits":
         """As the settings say, for so many slots."""
         return cls(
             slots=slots,
-            chunk_rows=settings.chunk_rows,
+            chunk_rows=settings.cpu_chunk_rows,
             max_gap=settings.max_gap_ms / 1000,
             decode_share=settings.decode_share,
             drafts=settings.drafts,
@@ -46,6 +48,7 @@ class Reading:
     slot: int
     position: int
     total: int
+    piece: Read | None = None  # some of its layers are done
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Pace:
     """What steps take, as measured, and what the running replies are owed for the read beside them."""
 
     row_seconds: float | None = None  # of a read
+    layer_seconds: float = 0.0  # of one that goes by layers
     window_seconds: float = 0.0
     owed_seconds: float = 0.0  # of windows, by the decode share
     last_was_window: bool = False
@@ -78,6 +82,12 @@ class Pace:
     def note_read(self, rows: int, seconds: float, share: float) -> None:
         """A piece of a prompt was read."""
         self.row_seconds = _blend(self.row_seconds, seconds / rows)
+        self.owed_seconds += share * seconds
+        self.last_was_window = False
+
+    def note_layer(self, seconds: float, share: float) -> None:
+        """A layer of a chunk was done."""
+        self.layer_seconds = _blend(self.layer_seconds or None, seconds)
         self.owed_seconds += share * seconds
         self.last_was_window = False
 
@@ -97,6 +107,8 @@ def next_step(view: View, limits: Limits) -> Read | Window | None:
     reading, streams, pace = view.reading, view.streams, view.pace
     if reading is None:
         return _window(streams, limits, goes_on=True) if streams else None
+    if limits.by_layers:
+        return _layer_or_window(view, reading, limits)
     if not streams:
         return Read(reading.slot, _stop(reading, limits.chunk_rows))
     if pace.owed_seconds > 0:
@@ -111,6 +123,26 @@ def next_step(view: View, limits: Limits) -> Read | Window | None:
     if stop - reading.position > max(fitting, 0) and not pace.last_was_window:
         return _window(streams, limits)
     return Read(reading.slot, stop)
+
+
+def _layer_or_window(view: View, reading: Reading, limits: Limits) -> Read | Window:
+    """The next layer, unless a reply's gap would be full behind it; one at least after each window."""
+    streams, pace = view.streams, view.pace
+    if streams and not pace.last_was_window:
+        oldest = min(stream.last_token for stream in streams)
+        left = limits.max_gap - (view.now - oldest) - pace.window_seconds - pace.layer_seconds
+        if left < 0 or pace.owed_seconds > 0:
+            return _window(streams, limits)
+    return reading.piece or _chunk(reading, limits.chunk_rows)
+
+
+def _chunk(reading: Reading, rows: int) -> Read:
+    """As many rows as pass the model together; the last line in front of the prompt's end is a point at least."""
+    stop = reading.total
+    if reading.position + rows < stop:
+        stop = (reading.position + rows) // GRID * GRID
+    last_line = (reading.total - 1) // GRID * GRID
+    return Read(reading.slot, stop, last_line if reading.position < last_line < stop else None)
 
 
 def _stop(reading: Reading, rows: int) -> int:

@@ -1,0 +1,287 @@
+"""A layer's experts as the rows of a prompt use them: those with a seat where they are, the others sent through a ring.
+
+Knows addresses, tiles and in which order bytes move; knows no row. A tile is up to 64 experts that lie in the card's
+memory for a moment: three of them make a ring, so that two can be on their way while one is used. Every tile is sent
+once for all rows of a chunk. While rows pass the layers nobody changes seats: addresses were looked up before.
+
+    side road   tile 0 │ tile 1 │ tile 2 │ tile 3 (once tile 0 was used) │ …
+    main road            residents │ tile 0 │ tile 1 │ …
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from strata.experts.streams import Mark, Streams
+
+TILE_EXPERTS = 64
+RING_TILES = 3
+RING_ROOMS = 2  # of main memory for tiles that come from files: one is read while the other is copied
+ALL_FROM = 8  # places for each expert of a layer: with so many nearly every expert is asked for, and none is waited for
+_ALIGNED = 16  # entries of `chosen`: every batch begins at a multiple
+
+
+def ring_bytes(blob_bytes: int, experts: int) -> int:
+    """Bytes of the card for a ring over layers of `experts` experts of at most so many bytes each."""
+    return RING_TILES * min(TILE_EXPERTS, experts) * blob_bytes
+
+
+@dataclass(frozen=True)
+class ExpertBatch:
+    """Experts of one layer that lie in the card's memory now. Tensors are on the computing device."""
+
+    addresses: torch.Tensor  # int64 [experts]: of the chosen ones; others may hold anything
+    chosen: torch.Tensor  # int32 [batch]: their numbers, rising
+
+
+class ExpertFeed(Protocol):
+    """Gives a layer's experts batch by batch to whoever computes the rows of one chunk, layer after layer."""
+
+    @property
+    def asks_for_routing(self) -> bool:
+        """Whether `batches` must be told which experts the rows need, so that the others are not sent."""
+        ...
+
+    def begin(self, places: int) -> None:
+        """A chunk of so many places (rows * ranks) begins; `end` follows, whatever happens."""
+        ...
+
+    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
+        """The experts of a layer, counted among those that have experts. Layers come in order.
+
+        A batch is there for what is launched until the next one is asked for. needed: None for all.
+        """
+        ...
+
+    def end(self) -> None:
+        """The chunk is through, or is given up; what was launched for it may still run."""
+        ...
+
+
+class ResidentExperts:
+    """See `ExpertFeed`: every expert has its place in the card's memory for ever."""
+
+    asks_for_routing = False
+
+    def __init__(self, addresses: Sequence[torch.Tensor]) -> None:
+        """addresses: int64 [experts] on the computing device, for each layer with experts."""
+        self._batches = [
+            ExpertBatch(each, torch.arange(each.numel(), dtype=torch.int32, device=each.device)) for each in addresses
+        ]
+
+    def begin(self, places: int) -> None:
+        """See `ExpertFeed`."""
+
+    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
+        """See `ExpertFeed`."""
+        yield self._batches[layer]
+
+    def end(self) -> None:
+        """See `ExpertFeed`."""
+
+
+class BlobStore(Protocol):
+    """Where experts' bytes lie; `experts.store.ExpertStore` is one."""
+
+    experts: int
+    blob_bytes: NDArray[np.int64]  # [layers]
+    resident: NDArray[np.int64]  # addresses of seats [layers, experts], 0: none
+    in_ram: NDArray[np.int64]  # addresses in main memory [layers, experts], 0: not there
+
+    def place_runs(self, layer: int, experts: Sequence[int]) -> list[torch.Tensor]:
+        """The bytes of these experts in main memory in this order, uint8, as few pieces as they lie in."""
+        ...
+
+
+class ExpertFiles(Protocol):
+    """Gives experts that lie in a model's files alone."""
+
+    def read(self, layer: int, experts: Sequence[int], blobs: Sequence[torch.Tensor]) -> None:
+        """Their bytes into these blobs, uint8; returns when they are there. Raises EngineError if they are not had."""
+        ...
+
+
+class SeatHolder(Protocol):
+    """Who changes seats, and can be asked to leave them as they are; `experts.tiers.ExpertTiers` is one."""
+
+    def hold_seats(self) -> None:
+        """Until `release_seats` every expert stays where it is."""
+        ...
+
+    def release_seats(self) -> None:
+        """Seats may change again, behind what was launched so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Experts in one part of the ring, or on their way there."""
+
+    layer: int
+    experts: list[int]
+    part: int  # of the ring
+    arrived: Mark
+
+
+class StreamedExperts:
+    """See `ExpertFeed`: experts without a seat come through a ring. One chunk at a time."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        seats: SeatHolder,
+        streams: Streams,
+        device: torch.device,
+        files: ExpertFiles | None = None,
+    ) -> None:
+        """streams: with a side road of their own; files: for experts that have neither a seat nor a place.
+
+        Takes the ring's memory, and for experts in files pinned memory on their way there. Raises torch's error if
+        there is none.
+        """
+        self._store, self._seats, self._streams, self._device, self._files = store, seats, streams, device, files
+        layers, self._experts = store.resident.shape
+        size = ring_bytes(int(store.blob_bytes.max()), self._experts) // RING_TILES
+        self._ring = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(RING_TILES)]
+        rooms = 0 if files is None else RING_ROOMS
+        is_gpu = device.type == "cuda"
+        self._rooms = [torch.empty(size, dtype=torch.uint8, pin_memory=is_gpu) for _ in range(rooms)]
+        self._room_marks: list[Mark | None] = [None] * rooms  # behind what is copied out of each
+        self._used: list[Mark | None] = [None] * RING_TILES  # behind what read each part last
+        self._addresses = torch.zeros(layers, self._experts, dtype=torch.int64, device=device)
+        batches = 1 + -(-self._experts // TILE_EXPERTS)
+        room = self._experts + batches * _ALIGNED
+        self._chosen = torch.zeros(layers, room, dtype=torch.int32, device=device)
+        self._residents: list[list[int]] = []
+        self._planned: list[list[list[int]]] = []  # of each layer its tiles
+        self._waiting: deque[tuple[int, list[int]]] = deque()  # tiles that are not sent yet
+        self._sent: deque[_Tile] = deque()
+        self._next_part = 0
+        self.asks_for_routing = False
+        self.sent_bytes = 0  # so far
+
+    def begin(self, places: int) -> None:
+        """See `ExpertFeed`. Of a long chunk all tiles of all layers are sent one after another, as the ring allows."""
+        self._seats.hold_seats()
+        self._residents = [np.flatnonzero(row).tolist() for row in self._store.resident]
+        self.asks_for_routing = places < ALL_FROM * self._experts
+        if self.asks_for_routing:
+            return
+        missing = [np.flatnonzero(row == 0).tolist() for row in self._store.resident]
+        self._planned = [_tiles(experts) for experts in missing]
+        self._tell_addresses(range(len(missing)))
+        self._waiting.extend((layer, tile) for layer, tiles in enumerate(self._planned) for tile in tiles)
+        self._fill_ring()
+
+    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
+        """See `ExpertFeed`."""
+        residents = self._residents[layer]
+        if self.asks_for_routing:
+            wanted = set(range(self._experts) if needed is None else needed)
+            residents = [expert for expert in residents if expert in wanted]
+            tiles = _tiles(sorted(wanted.difference(residents)))
+            self._plan_layer(layer, residents, tiles)
+        start = 0
+        if residents:
+            yield ExpertBatch(self._addresses[layer], self._chosen[layer, : len(residents)])
+            start = _aligned(len(residents))
+        while self._sent and self._sent[0].layer == layer:
+            tile = self._sent.popleft()
+            self._streams.hold_main(tile.arrived)
+            try:
+                yield ExpertBatch(self._addresses[layer], self._chosen[layer, start : start + len(tile.experts)])
+            finally:  # whoever stops here has perhaps launched what reads it
+                self._used[tile.part] = self._streams.mark_main()
+            start += _aligned(len(tile.experts))
+            self._fill_ring()
+
+    def end(self) -> None:
+        """See `ExpertFeed`. What is on its way arrives in a part of the ring that nobody reads."""
+        self._waiting.clear()
+        self._sent.clear()
+        self._seats.release_seats()
+
+    def _plan_layer(self, layer: int, residents: list[int], tiles: list[list[int]]) -> None:
+        """The one layer of a short chunk whose tiles are sent now."""
+        self._residents[layer] = residents
+        self._planned = [[] for _ in self._residents]
+        self._planned[layer] = tiles
+        self._tell_addresses([layer])
+        self._waiting.extend((layer, tile) for tile in tiles)
+        self._fill_ring()
+
+    def _fill_ring(self) -> None:
+        """Send tiles as long as a part of the ring is free, behind what still reads it."""
+        while self._waiting and len(self._sent) < RING_TILES:
+            layer, experts = self._waiting.popleft()
+            part, self._next_part = self._next_part, (self._next_part + 1) % RING_TILES
+            used = self._used[part]
+            if used is not None:
+                self._streams.hold_side(used)
+            offset, room = 0, self._read_from_files(layer, experts)
+            for run in self._runs(layer, experts, room):
+                self._streams.copy_beside(run, self._ring[part][offset : offset + run.numel()])
+                offset += run.numel()
+            self.sent_bytes += offset
+            tile = _Tile(layer, experts, part, self._streams.mark_side())
+            if room:
+                self._room_marks[0], self._room_marks[1] = self._room_marks[1], tile.arrived
+            self._sent.append(tile)
+
+    def _read_from_files(self, layer: int, experts: list[int]) -> dict[int, torch.Tensor]:
+        """Those of a tile that lie nowhere else, by number, in the room that was sent from longest ago."""
+        filed = [expert for expert in experts if not self._store.in_ram[layer, expert]]
+        if not filed:
+            return {}
+        assert self._files is not None, "who keeps experts in files gives them"
+        room, self._rooms = self._rooms[0], self._rooms[1:] + self._rooms[:1]
+        if self._room_marks[0] is not None:
+            self._room_marks[0].wait()
+        size = int(self._store.blob_bytes[layer])
+        blobs = [room[start : start + size] for start in range(0, len(filed) * size, size)]
+        self._files.read(layer, filed, blobs)
+        return dict(zip(filed, blobs, strict=True))
+
+    def _runs(self, layer: int, experts: list[int], room: dict[int, torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The bytes of these experts in main memory, in order."""
+        if not room:
+            yield from self._store.place_runs(layer, experts)
+            return
+        for expert in experts:
+            yield from [room[expert]] if expert in room else self._store.place_runs(layer, [expert])
+
+    def _tell_addresses(self, layers: Sequence[int] | range) -> None:
+        """Where the experts of these layers will be, by the order in which tiles go round, onto the device."""
+        part = self._next_part
+        addresses = np.zeros((len(layers), self._experts), np.int64)
+        chosen = np.zeros((len(layers), self._chosen.shape[1]), np.int32)
+        for row, layer in enumerate(layers):
+            addresses[row] = self._store.resident[layer]
+            size, start = int(self._store.blob_bytes[layer]), 0
+            for experts in (self._residents[layer], *self._planned[layer]):
+                chosen[row, start : start + len(experts)] = experts
+                start += _aligned(len(experts))
+            for tile in self._planned[layer]:
+                addresses[row, tile] = self._ring[part].data_ptr() + size * np.arange(len(tile))
+                part = (part + 1) % RING_TILES
+        first, stop = layers[0], layers[-1] + 1
+        self._put(torch.from_numpy(addresses), self._addresses[first:stop])
+        self._put(torch.from_numpy(chosen), self._chosen[first:stop])
+
+    def _put(self, values: torch.Tensor, target: torch.Tensor) -> None:
+        """Behind what was launched; the staging is the allocator's until it is copied."""
+        is_gpu = self._device.type == "cuda"
+        target.copy_(values.pin_memory() if is_gpu else values, non_blocking=is_gpu)
+
+
+def _tiles(experts: list[int]) -> list[list[int]]:
+    return [experts[start : start + TILE_EXPERTS] for start in range(0, len(experts), TILE_EXPERTS)]
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGNED) * _ALIGNED

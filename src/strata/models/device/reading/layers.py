@@ -1,0 +1,72 @@
+"""The launches of one layer of a chunk, of what stands before the first layer and of what follows the last.
+
+Knows the order of a layer's parts; knows no memory and no request.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from strata.experts.streaming import ExpertFeed
+from strata.kernels.embed_rows import embed_rows
+from strata.models.device.description import DeltaMixer, DeviceModel, SparseMlp
+from strata.models.device.launches import Launch
+from strata.models.device.reading.mixers import append_attention, append_delta, append_ngram, history_of
+from strata.models.device.reading.mlps import append_dense, sparse_launches
+from strata.models.device.reading.rows import Run
+from strata.models.device.reading.walk import ReadWalk, run_of
+
+HEAD_ROWS = 64  # whose logits are there at once
+
+
+def embed_launches(walk: ReadWalk) -> Iterator[Launch]:
+    """Tokens become the streams of the first layer."""
+    walk.layer, walk.kind = None, "chunk"
+    walk.launch("embed", embed_rows, walk.model.embedding, walk.chunk.tokens, walk.streams, walk.model.streams)
+    yield from walk.flush()
+
+
+def layer_launches(walk: ReadWalk, index: int, feed: ExpertFeed) -> Iterator[Launch]:
+    """One layer; each launch is to be run before the next one is asked for, see `sparse_launches`."""
+    layer = walk.model.layers[index]
+    walk.layer, walk.kind = index, layer.kind
+    if layer.ngram is not None:
+        append_ngram(walk, layer.ngram)
+    x = walk.read("mixer", layer.mixer_read)
+    if isinstance(layer.mixer, DeltaMixer):
+        append_delta(walk, layer.mixer, x)
+    else:
+        append_attention(walk, layer.mixer, x)
+    x = walk.read("mlp", layer.mlp_read)
+    if isinstance(layer.mlp, SparseMlp):
+        yield from sparse_launches(walk, layer.mlp, x, sparse_index(walk.model, index), feed)
+    else:
+        append_dense(walk, layer.mlp, x)
+        yield from walk.flush()
+
+
+def history_launches(walk: ReadWalk) -> Iterator[Launch]:
+    """Behind the last layer: the slot's history is moved on, which no n-gram layer needs as it was any more."""
+    if walk.model.sizes.ngram_layers:
+        walk.layer, walk.kind = None, "chunk"
+        slot = walk.chunk.slot
+        walk.launch("history", walk.state.history[slot].copy_, history_of(walk)[slot])
+    yield from walk.flush()
+
+
+def head_launches(walk: ReadWalk, run: Run) -> Iterator[Launch]:
+    """Logits float32 [run, vocabulary] of at most HEAD_ROWS rows, into `logits_of`; the streams of each only once."""
+    walk.layer, walk.kind = None, "chunk"
+    x = walk.read_run("head", walk.model.final_read, run, run_of(walk.addition, run))
+    walk.multiply("head", walk.model.head.parts, x.rows, logits_of(walk, run))
+    yield from walk.flush()
+
+
+def logits_of(walk: ReadWalk, run: Run) -> torch.Tensor:
+    """Where the logits of a run are."""
+    return walk.room.take("logits", run.count, walk.model.vocabulary)
+
+
+def sparse_index(model: DeviceModel, index: int) -> int:
+    """The number of a layer among those that have experts."""
+    return sum(isinstance(layer.mlp, SparseMlp) for layer in model.layers[:index])
