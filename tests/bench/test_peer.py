@@ -120,15 +120,23 @@ def test_the_worker_reads_the_prompt_and_then_token_by_token() -> None:
     assert answer["read_seconds"] >= 0.0 <= answer["decode_seconds"]
 
 
-# Is the slower the farther it is from 3 threads, and slower with pinned memory.
+# Is the slower the farther it is from 3 threads, and slower with pinned memory: together, whatever decoding alone says.
 CHOOSY = """
 import json, sys
 start = json.loads(sys.argv[1])
 print(json.dumps({"vocabulary_size": 9}), flush=True)
 for line in sys.stdin:
     seconds = abs(json.loads(line)["threads"] - 3) + (0.5 if start["placement"]["no_host"] else 1.0)
-    print(json.dumps({"read_seconds": 1.0, "decode_seconds": seconds, "logits": []}), flush=True)
+    print(json.dumps({"read_seconds": 9.0 + 2 * seconds, "decode_seconds": 9.0 - seconds, "logits": []}), flush=True)
 """
+
+
+def test_a_peer_on_a_card_reads_the_whole_prompt_at_once(gguf: Path) -> None:
+    def rows(tokens: int, device: str) -> int:
+        return peer.batch_rows(PeerPlan(gguf, threads=1, prompt_tokens=tokens, device=device))
+
+    assert [rows(tokens, "cuda") for tokens in (1, 513, 8192, 32768)] == [512, 1024, 8192, 8192]
+    assert rows(32768, "cpu") == 512
 
 
 def test_a_peer_with_experts_on_the_processor_gets_its_fastest_settings(

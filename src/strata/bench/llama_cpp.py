@@ -18,7 +18,7 @@ from strata.errors import EngineError, ModelError
 PACKAGE = "llama-cpp-python==0.3.36"
 HOW_TO_GET_IT = f"llama.cpp is not here: pip install {PACKAGE} builds it (some minutes; needs a C++ compiler and cmake)"
 HOW_TO_GET_IT_FOR_GPUS = f'CMAKE_ARGS="-DGGML_CUDA=on" pip install {PACKAGE} builds it (half an hour on two cores)'
-BATCH_ROWS = 512
+BATCH_ROWS = 512  # that pass its model together, unless more are asked for
 ALL_LAYERS = 99
 LOAD_INTO_MEMORY = 0  # LLAMA_LOAD_MODE_NONE: experts that the processor computes are then packed for it, and pinned
 EXPERTS_OF_A_LAYER = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # what `--n-cpu-moe` puts on the processor
@@ -47,7 +47,8 @@ class LlamaCppModel:
 
     exact: keys and values in float32 and plain attention, to compare logits; else llama.cpp's own choices, for speed.
     watch: the package's `ggml_backend_sched_eval_callback`, shown every tensor that it asks for while it is computed.
-    Raises EngineError if the package is missing, ModelError if it cannot load the file.
+    batch_rows: of a prompt that pass the model together (both its `-b` and `-ub`). Raises EngineError if the
+    package is missing, ModelError if it cannot load the file.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LlamaCppModel:
         exact: bool = False,
         watch: Any = None,
         placement: Placement = Placement(),
+        batch_rows: int = BATCH_ROWS,
     ) -> None:
         if not is_installed():
             raise EngineError(HOW_TO_GET_IT)
@@ -80,7 +82,7 @@ class LlamaCppModel:
             raise ModelError(f"llama.cpp cannot load {file}")
         options = llama_cpp.llama_context_default_params()
         options.n_ctx = context
-        options.n_batch = options.n_ubatch = BATCH_ROWS
+        options.n_batch = options.n_ubatch = self._batch_rows = batch_rows
         options.n_threads = options.n_threads_batch = threads
         if exact:
             options.type_k = options.type_v = llama_cpp.GGML_TYPE_F32
@@ -91,7 +93,7 @@ class LlamaCppModel:
         if not self._context:
             raise ModelError(f"llama.cpp cannot make a context of {context:,} tokens for {file}")
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
-        self._batch = llama_cpp.llama_batch_init(BATCH_ROWS, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(batch_rows, 0, 1)
         self.vocabulary_size = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
         self.position = 0
 
@@ -107,8 +109,8 @@ class LlamaCppModel:
     def read(self, token_ids: Sequence[int], all_rows: bool = False) -> NDArray[np.float32]:
         """Logits of the last row [1, vocabulary], or of every row; the conversation goes on by these tokens."""
         parts = []
-        for start in range(0, len(token_ids), BATCH_ROWS):
-            part = token_ids[start : start + BATCH_ROWS]
+        for start in range(0, len(token_ids), self._batch_rows):
+            part = token_ids[start : start + self._batch_rows]
             self._decode(part, all_rows, ends=start + len(part) == len(token_ids))
             if all_rows:
                 parts.append(self._logits(len(part)).copy())

@@ -16,11 +16,12 @@ from typing import Literal
 import torch
 
 from strata.api import make_runner
-from strata.bench.llama_cpp import HOW_TO_GET_IT, PACKAGE, Placement, is_installed
+from strata.bench.llama_cpp import BATCH_ROWS, HOW_TO_GET_IT, PACKAGE, Placement, is_installed
 from strata.bench.parts import profile_parts
 from strata.bench.peer_process import PeerProcess, PeerStart, fastest_start
 from strata.build import LoadedModel, load_model
 from strata.engine.control import RunControl
+from strata.engine.reader_room import MOST_CHUNK_ROWS
 from strata.engine.request import RunEnded, TokenRequest, TokensDrawn
 from strata.engine.tier_loading import threads_beside_a_card
 from strata.errors import EngineError, ModelError
@@ -101,7 +102,7 @@ def compare_with_peer(plan: PeerPlan) -> PeerReport:
     placement = Placement(plan.device == "cuda", layers_on_cpu(plan))
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_model(plan.file, engine_settings(plan, context, Path(folder)))
-        report = _compare(plan, loaded, PeerStart(plan.file, plan.threads, context, placement))
+        report = _compare(plan, loaded, PeerStart(plan.file, plan.threads, context, placement, batch_rows(plan)))
         del loaded  # what was learned of experts is written when the model goes: as long as the folder is there
         return report
 
@@ -131,6 +132,15 @@ def engine_settings(plan: PeerPlan, context: int, folder: Path) -> EngineSetting
     whole = sum(experts.count(layer) * experts.layout(layer).total_bytes for layer in _main_layers(experts))
     on_card = 0.0 if plan.cpu_experts == "all" else whole / 2 / GIB
     return replace(settings, cache_gib=on_card, expert_profile=str(folder / "profile"))
+
+
+def batch_rows(plan: PeerPlan) -> int:
+    """Rows of the prompt that llama.cpp takes at once: on a card all of them, up to as many as a chunk of ours has.
+
+    Experts in main memory are sent to the card once for each batch, so that larger ones are faster there.
+    """
+    rows = -(-plan.prompt_tokens // BATCH_ROWS) * BATCH_ROWS
+    return min(rows, MOST_CHUNK_ROWS) if plan.device == "cuda" else BATCH_ROWS
 
 
 def layers_on_cpu(plan: PeerPlan) -> tuple[int, ...]:

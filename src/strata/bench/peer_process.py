@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from strata.bench.llama_cpp import Placement
+from strata.bench.llama_cpp import BATCH_ROWS, Placement
 from strata.errors import EngineError
 
 start_process = subprocess.Popen
@@ -26,6 +26,7 @@ class PeerStart:
     threads: int
     context: int
     placement: Placement
+    batch_rows: int = BATCH_ROWS
 
     def as_json(self) -> str:
         """For `from_json` in the other process."""
@@ -37,7 +38,7 @@ class PeerStart:
         values = json.loads(text)
         placed = values["placement"]
         placement = Placement(**placed | {"cpu_expert_layers": tuple(placed["cpu_expert_layers"])})
-        return cls(Path(values["file"]), values["threads"], values["context"], placement)
+        return cls(**values | {"file": Path(values["file"]), "placement": placement})
 
 
 class PeerProcess:
@@ -95,10 +96,11 @@ class PeerProcess:
 
 
 def fastest_start(start: PeerStart, prompt: list[int], follow: list[int]) -> PeerStart:
-    """The settings with which the tokens behind a prompt come fastest: itself unless experts are on the processor.
+    """The settings with which a prompt and the tokens behind it come fastest.
 
-    Those are tried in memory that is pinned and that is not, each with all threads and with one fewer: which is best
-    differs from PC to PC (by a tenth on the one where that was looked at).
+    `start` itself unless experts are on the processor. Those are tried in memory that is pinned and that is not, each
+    with all threads and with one fewer: which is best differs from PC to PC (by a tenth on the one where that was
+    looked at).
     """
     if not start.placement.cpu_expert_layers:
         return start
@@ -107,6 +109,8 @@ def fastest_start(start: PeerStart, prompt: list[int], follow: list[int]) -> Pee
         there = replace(start, placement=replace(start.placement, no_host=no_host))
         with PeerProcess(there) as peer:
             for threads in sorted({start.threads, max(1, start.threads - 1)}, reverse=True):
-                runs = [peer.run(prompt, follow, threads)["decode_seconds"] for _ in range(TRIED_RUNS)]
-                seconds[replace(there, threads=threads)] = min(runs)
+                runs = [peer.run(prompt, follow, threads) for _ in range(TRIED_RUNS)]
+                seconds[replace(there, threads=threads)] = min(
+                    run["read_seconds"] + run["decode_seconds"] for run in runs
+                )
     return min(seconds, key=lambda tried: seconds[tried])

@@ -33,7 +33,8 @@ def main() -> int:
     """Answer commands until stdin ends."""
     start = PeerStart.from_json(sys.argv[1])
     try:
-        model = LlamaCppModel(start.file, start.threads, start.context, placement=start.placement)
+        size = start.threads, start.context
+        model = LlamaCppModel(start.file, *size, placement=start.placement, batch_rows=start.batch_rows)
     except StrataError as failure:
         print(json.dumps({"error": str(failure)}), flush=True)
         return 1
