@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 
 from strata.api import Engine
 from strata.build import fitting_threads, held_sizes, load_model
+from strata.cli.convert import convert_model
 from strata.cli.synth import synth
+from strata.engine.cpu_memory import CpuNeeds, plan_cpu_memory
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError, WeightFileError
 from strata.hardware import CpuFacts, MemoryFacts
 from strata.models.families import FAMILIES, family_of
@@ -129,7 +132,13 @@ def test_drafts_without_a_draft_layer_are_a_notice(tmp_path: Path) -> None:
     assert "drafts = 2" in notice
 
 
-OF_A_CARD = {"verify_profile": True, "vram_gib": 1.0, "ram_gib": 8.0, "cache_gib": 0.0, "resident": True}
+OF_A_CARD: dict[str, Any] = {
+    "verify_profile": True,
+    "vram_gib": 1.0,
+    "ram_gib": 8.0,
+    "cache_gib": 0.0,
+    "resident": True,
+}
 OF_A_CARD |= {"pcie_share": 0.0, "expert_swaps": False, "expert_profile": "some.profile"}
 
 
@@ -151,3 +160,35 @@ def test_weights_are_counted_as_they_are_held(tiny_model: Path) -> None:
     )
     assert stored <= packed < 1.05 * stored  # vectors grow to float32
     assert tensors == 4 * sum(map(math.prod, shapes.values()))
+
+
+@pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
+def test_experts_stay_in_the_file_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ["vocab_size=8192", "hidden_size=64", "moe_intermediate_size=128", "num_experts=32"]
+    synth("qwen3_moe", tmp_path / "model", fields=sizes)
+    file = tmp_path / "model.gguf"
+    convert_model(tmp_path / "model", file, "Q8_0")
+    seen: list[CpuNeeds] = []
+
+    def plan(needs: CpuNeeds, *arguments: Any, **named: Any) -> int | None:
+        seen.append(needs)
+        return plan_cpu_memory(needs, *arguments, **named)
+
+    monkeypatch.setattr("strata.build.plan_cpu_memory", plan)
+    prompt, options = [5, 300, 7] * 30, SamplingOptions(max_tokens=12, ignore_eos=True)
+    with Engine(file, context=256, mmap=True) as whole:
+        wanted = whole.generate(prompt, options).text()
+        assert "mmap changes nothing: all experts lie in memory" in whole.notices
+    for share in (0.6, 0.3):
+        usable = int(seen[0].whole + seen[0].conversations - (1 - share) * seen[0].experts)
+        monkeypatch.setattr("strata.build.read_memory", lambda usable=usable: MemoryFacts(1 << 40, usable))
+        with Engine(file, context=256, mmap=True, ram_gib=usable / 2**30) as filed:
+            assert not any("ram_gib" in notice or "mmap" in notice for notice in filed.notices)
+            assert filed._ready().slots == 1, "experts have all that one conversation leaves"
+            assert filed.generate(prompt, options).text() == wanted
+            before = os.stat(file)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
+            with pytest.raises(EngineError, match=r"layer \d: expert \d+ in model.gguf: the model file changed"):
+                filed.generate([9, 1, 400] * 30, options).text()
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+            assert filed.generate(prompt, options).text() == wanted

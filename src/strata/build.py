@@ -14,8 +14,9 @@ import torch
 
 from strata import models_shipped
 from strata.engine.compile_share import CompileRequest
+from strata.engine.cpu_memory import CpuNeeds, plan_cpu_memory
 from strata.engine.device_choice import card_problem, is_worth_telling, usable_card
-from strata.engine.device_needs import plan_for
+from strata.engine.device_needs import blobs_of, most_asked, plan_for
 from strata.engine.device_windows import DeviceWindows
 from strata.engine.engine import TokenEngine
 from strata.engine.failures import is_out_of_memory
@@ -25,17 +26,20 @@ from strata.engine.placement import full_slot_bytes, slots_that_fit
 from strata.engine.precompile import compile_ahead, mark_compiled, marker_of
 from strata.engine.stage_loading import Card, ModelFiles, load_stage
 from strata.engine.tier_following import end_behind, follow_windows
-from strata.engine.tier_loading import TierWishes, tiers_problem
+from strata.engine.tier_loading import TierWishes, plan_problem
+from strata.engine.tier_placement import CONTEXT_UNASKED
 from strata.engine.tier_profile import open_profile
 from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError
+from strata.experts.expert_files import filing_problem
+from strata.experts.sources import expert_layers
 from strata.hardware import GpuFacts, read_cpu, read_gpu_driver, read_gpus, read_memory, why_no_gpu
 from strata.kernels.compiled import use_cache
 from strata.kernels.roads import force_reference, use_dependent_launches
 from strata.models.base import LanguageModel
 from strata.models.families import Family, family_of
 from strata.models.fast.attach import attach_fast_windows
-from strata.models.fast.loading import open_packed_weights
+from strata.models.fast.loading import PackedWeights, open_packed_weights
 from strata.models.fast.packing import held_bytes_packed
 from strata.models.needs import Part, part_of, place_in_ram, reading_bytes, state_bytes
 from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
@@ -143,7 +147,7 @@ def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice
     if problem is None and card is not None:
         budgets = budgets_of(gpus[card], read_memory(), settings.vram_gib, settings.ram_gib)
         plan = plan_for(source, dataclasses.replace(settings, drafts=0), budgets)
-        refusal = plan.refusal or tiers_problem(plan)
+        refusal = plan_problem(plan)
         if refusal is None:
             return DeviceChoice(PlannedCard(card, gpus[card], plan))
         if settings.device == "cuda":
@@ -185,19 +189,25 @@ class _Placed:
 
 def _on_cpu(wanted: _Wanted) -> _Placed:
     settings = wanted.settings
-    _check_memory(wanted.family, wanted.config, wanted.source, settings)
+    needs = cpu_needs(wanted.source, wanted.family, wanted.config, settings)
+    cache_bytes = plan_cpu_memory(needs, read_memory(), settings.ram_gib, is_filed=settings.mmap)
     wanted.set_threads()
-    model = _load_weights(wanted.family, wanted.config, wanted.source, settings, wanted.on_progress)
+    model = _load_weights(wanted, cache_bytes)
     notices: tuple[str, ...] = ()
     if settings.drafts and model.draft_head is None:
         notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
     if settings.verify_profile:
         notices += ("verify_profile changes nothing: only a card's windows are timed step by step",)
-    notices += _changing_nothing(("vram_gib", "ram_gib", *_OF_TIERS), settings, "the model runs on the CPU")
+    of_cards = ("vram_gib", *(() if cache_bytes else ("ram_gib",)), "ngram_table", *_OF_TIERS)
+    notices += _changing_nothing(of_cards, settings, "the model runs on the CPU")
+    if cache_bytes is None:
+        notices += _changing_nothing(("mmap",), settings, "all experts lie in memory")
     context = min(settings.context or model.max_position, model.max_position)
     state = state_bytes(wanted.source.config, getattr(torch, settings.dtype).itemsize)
     slot_bytes = full_slot_bytes(state, context)
-    slots = slots_that_fit(settings.slots, slot_bytes, read_memory().usable, context)
+    slots = settings.slots or 1  # for which the plan has room; experts that are read have all the rest
+    if cache_bytes is None:
+        slots = slots_that_fit(settings.slots, slot_bytes, read_memory().usable, context)
     return _Placed(model, None, slots, slot_bytes, notices)
 
 
@@ -223,10 +233,15 @@ def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
     notices = loaded.notices
     if settings.drafts:
         notices += (f"drafts = {settings.drafts} changes nothing: draft layers do not run on a GPU yet",)
+    if not loaded.plan.request.weights.get(Part.NGRAM):
+        notices += _changing_nothing(("ngram_table",), settings, "the model has no n-gram table")
     if loaded.tiers is None:
-        notices += _changing_nothing(_OF_TIERS[1:], settings, "all experts lie on the card")
+        names_of_tiers = (name for name in _OF_TIERS[1:] if name != "expert_wait" or not card.plan.request.reads_tables)
+        notices += _changing_nothing(("mmap", *names_of_tiers), settings, "all experts lie on the card")
     elif profile is not None:
-        swapper = follow_windows(loaded.tiers, loaded.model.stage.device, settings)
+        if not loaded.plan.request.is_filed:
+            notices += _changing_nothing(("mmap",), settings, "all experts lie in memory")
+        swapper = follow_windows(loaded.tiers, loaded.model.stage, settings)
         end_behind(loaded.model, loaded.tiers, swapper, profile.save)
         notices += () if profile.found.notice is None else (profile.found.notice,)
     ahead = WindowsAhead(DeviceWindows(loaded.model)) if settings.window_sampling == "auto" else None
@@ -244,8 +259,10 @@ def compile_request(directory: Path, settings: EngineSettings, card: PlannedCard
     folder, plan = kernel_cache_folder(settings), card.plan
     sizes = (settings.quantize, plan.slots, 0, card.index, folder)
     has_tiers = plan.seats is not None
-    kinds = (settings.dependent_launches, has_tiers, has_tiers and _waits_in_stream(settings))
-    return CompileRequest(directory, *sizes, *kinds)
+    reads_tables = plan.request.reads_tables
+    waits_in_stream = (has_tiers or reads_tables) and _waits_in_stream(settings)
+    kinds = (settings.dependent_launches, has_tiers, waits_in_stream, reads_tables)
+    return CompileRequest(directory, *sizes, *kinds, reads_chunks=plan.request.chunk_rows > 0)
 
 
 def _waits_in_stream(settings: EngineSettings) -> bool:
@@ -289,17 +306,23 @@ def _check_context(settings: EngineSettings, max_position: int) -> None:
         )
 
 
-def _check_memory(family: Family, config: Any, source: ModelSource, settings: EngineSettings) -> None:
-    """Refuse a model that does not fit before the system ends the process for it."""
-    sizes = held_sizes(source, _wanted_shapes(family, config, settings), settings)
-    working = reading_bytes(source.config, min(settings.chunk_rows, config.max_position))
-    needed = place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes
-    memory = read_memory()
-    if memory.total and needed > memory.usable:
-        raise ModelError(
-            f"this model needs {needed / 2**30:.1f} GiB of memory in {held_as(settings)} and "
-            f"{memory.usable / 2**30:.1f} GiB are free: `strata inspect` shows what takes how much"
-        )
+def cpu_needs(source: ModelSource, family: Family, config: Any, settings: EngineSettings) -> CpuNeeds:
+    """What a model takes on the CPU; config: the family's. Reads no weight."""
+    shapes, max_position = _wanted_shapes(family, config, settings), config.max_position
+    sizes = held_sizes(source, shapes, settings)
+    working = reading_bytes(source.config, min(settings.cpu_chunk_rows, max_position))
+    layers = expert_layers(shapes)
+    routed = {name: shape for name, shape in shapes.items() if name.startswith(layers) and ".experts." in name}
+    state = state_bytes(source.config, getattr(torch, settings.dtype).itemsize)
+    slot_bytes = full_slot_bytes(state, min(settings.context or CONTEXT_UNASKED, max_position))
+    return CpuNeeds(
+        whole=place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes,
+        experts=sum(sizes[name] for name in routed),
+        least_read=most_asked(source.config, routed) * max((size for size, _ in blobs_of(sizes, routed)), default=0),
+        conversations=(settings.slots or 1) * slot_bytes,
+        held_as=held_as(settings),
+        filing_problem=filing_problem(source, layers) if is_packed(settings) else "only the C++ library does that",
+    )
 
 
 def held_sizes(source: ModelSource, shapes: Mapping[str, tuple[int, ...]], settings: EngineSettings) -> dict[str, int]:
@@ -341,19 +364,16 @@ class _ChosenTensors:
         return self._names
 
 
-def _load_weights(
-    family: Family,
-    config: Any,
-    source: ModelSource,
-    settings: EngineSettings,
-    on_progress: ProgressCallback | None,
-) -> LanguageModel:
+def _load_weights(wanted: _Wanted, cache_bytes: int | None) -> LanguageModel:
     """Read what the family wants, packed for the C++ library or as tensors in the compute dtype."""
+    family, config, source, settings = wanted.family, wanted.config, wanted.source, wanted.settings
+    on_progress = wanted.on_progress
     names = _wanted_names(source.names(), with_drafts=settings.drafts > 0)
     try:
         if is_packed(settings):
             pool = Pool(settings.threads or fitting_threads(config.hidden_size))
-            return _load_packed(family, config, source, names, pool, on_progress)
+            weights = open_packed_weights(source, names, pool, on_progress, cache_bytes)
+            return _load_packed(family, config, weights)
         return _load_tensors(family, config, source, names, getattr(torch, settings.dtype), on_progress)
     except (MemoryError, RuntimeError) as failure:
         if not is_out_of_memory(failure):
@@ -363,18 +383,11 @@ def _load_weights(
         ) from failure
 
 
-def _load_packed(
-    family: Family,
-    config: Any,
-    source: ModelSource,
-    names: Collection[str],
-    pool: Pool,
-    on_progress: ProgressCallback | None,
-) -> LanguageModel:
-    weights = open_packed_weights(source, names, pool, on_progress)
-    model = family.build(config, weights)
+def _load_packed(family: Family, config: Any, weights: PackedWeights) -> LanguageModel:
+    model: Any = family.build(config, weights)
+    model.reads = weights.reads
     weights.report_progress(None)
-    attach_fast_windows(model, pool)
+    attach_fast_windows(model, weights.pool)
     return model
 
 

@@ -3,6 +3,7 @@
 Wires what the process is made of: the model, the engine, the scheduler, and the loop behind the inherited socket.
 """
 
+import gc
 import signal
 import socket
 import sys
@@ -31,7 +32,11 @@ def load_loop(load: Load, on_progress: ProgressCallback) -> tuple[Loop, ModelFac
     """Load the model and stand ready. Raises StrataError."""
     loaded = load_model(None if load.model is None else Path(load.model), load.settings, on_progress)
     loaded.engine.warm_up()
-    return Scheduler(loaded.engine, Limits.of(load.settings, loaded.slots)), model_facts(loaded, load.settings)
+    loop, facts = Scheduler(loaded.engine, Limits.of(load.settings, loaded.slots)), model_facts(loaded, load.settings)
+    # What is there now stays to the end: looking through it for garbage again and again stops everything for 70 ms.
+    gc.collect()
+    gc.freeze()
+    return loop, facts
 
 
 if __name__ == "__main__":

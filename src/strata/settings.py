@@ -19,6 +19,7 @@ from strata.errors import SettingsError
 PREFIX = "STRATA_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 DEBUG_VARIABLE = PREFIX + "DEBUG"
+CPU_CHUNK_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,19 @@ class EngineSettings:
         "there and at most 32,768 where it does not hold all experts",
         minimum=1,
     )
-    chunk_rows: int = setting(
-        512, "rows of a prompt that pass the model together", minimum=64, maximum=8192, multiple_of=64
+    chunk_rows: int | None = setting(
+        None,
+        "rows of a prompt that pass the model together; not given: 512, on a card as many as have room in a part of "
+        "its memory, up to 8,192",
+        minimum=64,
+        maximum=8192,
+        multiple_of=64,
+    )
+    gpu_reads: str = setting(
+        "chunks",
+        "how a card reads prompts: in chunks that pass it layer by layer, or as windows of 32 rows, which is slow and "
+        "gives a row the bits that decoding it gives",
+        choices=("chunks", "windows"),
     )
     drafts: int = setting(0, "tokens drafted ahead in each window by the model's own draft layer", minimum=0, maximum=8)
     slots: int | None = setting(
@@ -158,6 +170,16 @@ class EngineSettings:
     resident: bool = setting(
         False, "keep an expert in main memory or on the card and never in both, for a PC that is short of main memory"
     )
+    mmap: bool = setting(
+        False,
+        "leave experts that main memory has no room for in the model's GGUF file and read them when they are asked for",
+    )
+    ngram_table: str = setting(
+        "auto",
+        "where an n-gram table lies that is too large for a card: in main memory (memory), or in the model's files, "
+        "whence windows ask for single rows (file); auto: in main memory if that has room for it beside the experts",
+        choices=("auto", "memory", "file"),
+    )
     pcie_share: float | None = setting(
         None,
         "share of the experts missing on the card that it reads in place from main memory, the CPU computes the "
@@ -183,6 +205,11 @@ class EngineSettings:
     verify_profile: bool = setting(
         False, "time every step of every layer on a card, without graphs, and print a table of them at the end"
     )
+
+    @property
+    def cpu_chunk_rows(self) -> int:
+        """Rows that pass a model on the CPU together."""
+        return self.chunk_rows or CPU_CHUNK_ROWS
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def made() -> tuple[DeviceModel, TierMemory]:
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     for name in ("GATE_WINDOWS", "PROFILED_WINDOWS"):
         monkeypatch.setattr(conversations, name, 1)
-    with Pool(2, is_pinned=False) as pool:
+    with Pool(2, keeps_cores=False) as pool:
         yield pool
 
 
@@ -156,10 +156,10 @@ def test_models_in_tiers_and_on_the_device_are_the_same_but_for_their_experts(
 ) -> None:
     model, memory = made
     bench = TierBench(model, memory, pool, None, PLAN)
-    with bench._tiers(50, np.zeros((LAYERS, EXPERTS), np.int64)) as (tiers, _):
-        tiered = model_in_tiers(model, tiers, memory)
+    with bench._tiers(50, np.zeros((LAYERS, EXPERTS), np.int64)) as loaded:
+        tiered = model_in_tiers(model, loaded.tiers, memory)
     whole = model_on_device(model, memory.on_device())
-    assert tiered.tiers is tiers and whole.tiers is None
+    assert tiered.tiers is loaded.tiers and whole.tiers is None
     for index in range(LAYERS):
         ours, theirs = tiered.layers[index].mlp, whole.layers[index].mlp
         assert ours.tiers.layer == index and theirs.tiers is None  # type: ignore[union-attr]

@@ -41,6 +41,8 @@ def test_a_tiny_model_runs_without_a_card(
     ("arguments", "words"),
     [
         ([], "torch sees none here: --tiny tries it without"),
+        (["--experts-bits", "5"], "--experts-bits 5 does not work"),
+        (["--json", "nosuch/x.json"], "nosuch/x.json cannot be written"),
         (["--tiny", "--layers", "0"], "--layers 0 does not work; a whole number from 1"),
         (["--tiny", "--slots", "1", "--slots", "33"], "--slots 33 does not work"),
         (["--tiny", "--context", "1.5"], "1.5"),

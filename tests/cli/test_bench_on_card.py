@@ -24,11 +24,12 @@ def test_the_first_number_that_does_not_work_is_named(
 
 
 def test_only_a_tiny_model_is_made_without_a_card() -> None:
-    MadeModel(tiny=True).check(has_card=False)
+    MadeModel(tiny=True).require_card(has_card=False)
+    MadeModel().require_card(has_card=True)
     with pytest.raises(SettingsError, match="--tiny tries it without"):
-        MadeModel().check(has_card=False)
+        MadeModel().require_card(has_card=False)
     with pytest.raises(SettingsError, match="--experts-bits 5 does not work"):
-        MadeModel(experts_bits=5, tiny=True).check(has_card=False)
+        MadeModel(experts_bits=5).check()
 
 
 def test_turns_that_were_not_given_are_chosen_by_whoever_runs_them() -> None:

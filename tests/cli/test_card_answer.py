@@ -7,6 +7,7 @@ import pytest
 from strata import models_shipped
 from strata.cli import card_answer
 from strata.cli.card_answer import ask_card
+from strata.engine import tier_loading
 from strata.errors import SettingsError
 from strata.hardware import GpuFacts, MemoryFacts, read_hardware
 from strata.settings import EngineSettings
@@ -30,11 +31,20 @@ def test_a_plan_that_does_not_fit_is_there_and_not_used() -> None:
     small = replace(PC, gpus=(GpuFacts("a card", GIB, GIB // 2, (9, 0)),))
     found = ask_card(MODEL, EngineSettings(), small)
     assert found.plan is not None and found.plan.refusal is not None
-    assert not found.is_used
+    assert (found.problem, found.is_used) == (found.plan.refusal, False)
+
+
+def test_what_does_not_fit_is_told_before_what_nobody_here_can_carry_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the engine refuses it."""
+    monkeypatch.setattr(tier_loading, "tiers_problem", lambda _: "the library was not built")
+    small = replace(PC, gpus=(GpuFacts("a card", GIB, GIB // 2, (9, 0)),))
+    found = ask_card(MODEL, EngineSettings(), small)
+    assert found.plan is not None
+    assert found.problem == found.plan.refusal != "the library was not built"
 
 
 def test_a_plan_that_nobody_here_can_carry_out_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card_answer, "tiers_problem", lambda _: "the library was not built")
+    monkeypatch.setattr(tier_loading, "tiers_problem", lambda _: "the library was not built")
     found = ask_card(MODEL, EngineSettings(), PC)
     assert (found.problem, found.is_used) == ("the library was not built", False)
 

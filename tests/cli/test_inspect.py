@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from strata import models_shipped
 from strata.cli import model_report
 from strata.cli.app import run
 from strata.cli.inspect import inspect
-from strata.cli.model_report import decide, gib
+from strata.cli.model_report import Verdict, decide, decide_with_files, gib
 from strata.cli.synth import synth
+from strata.engine.cpu_memory import CpuNeeds
 from strata.errors import ConfigError, ModelError, SettingsError, WeightFileError
 from strata.hardware import GpuFacts, MemoryFacts, read_hardware
 from strata.models.needs import Placement
+from strata.settings import EngineSettings
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +250,18 @@ def test_of_a_config_alone_only_the_cpu_is_judged(
     inspect(tmp_path)
     out = capsys.readouterr().out
     assert "on its CPU" in out and "on its card" not in out
+
+
+def test_experts_in_files_make_a_model_run_that_memory_does_not_hold() -> None:
+    memory, gib = MemoryFacts(64 << 30, 16 << 30), 1 << 30
+    needs = CpuNeeds(60 * gib, 50 * gib, gib, gib, "the files' types", None)
+    short = Verdict(False, "It does not fit.")
+    assert decide_with_files(short, needs, memory, EngineSettings(mmap=True)) == Verdict(
+        True,
+        "This PC can run it on its CPU with experts left in its file: 3.0 GiB of memory are for those that are read "
+        "when they are asked for, of 50.0 GiB.",
+    )
+    hint = Verdict(False, "It does not fit. With `--mmap`, which leaves experts in its file, it can.")
+    assert decide_with_files(short, needs, memory, EngineSettings()) == hint
+    assert decide_with_files(short, replace(needs, filing_problem="no"), memory, EngineSettings(mmap=True)) == short
+    assert decide_with_files(short, replace(needs, least_read=9 * gib), memory, EngineSettings(mmap=True)) == short

@@ -67,3 +67,20 @@ def test_a_plan_with_seats_says_where_experts_lie_and_how_often(is_exclusive: bo
     assert plan_sentence(plan).endswith(
         f"; the card holds 25% of the experts, main memory {told}, both together {held:.2f} times their size"
     )
+
+
+def test_a_plan_that_leaves_experts_in_files_says_how_many_lie_in_memory() -> None:
+    ram = Budget(64 * GIB, 60 * GIB, 27 * GIB)
+    filed = replace(REQUEST, blobs=((3 << 20, 4096),), asked_cache=3 * GIB, is_filed=True, most_asked=256)
+    filed = replace(filed, filing_problem=None, budgets=replace(REQUEST.budgets, ram=ram))
+    plan = plan_memory(filed)
+    assert plan.refusal is None
+    assert plan_sentence(plan) == (
+        "4 conversations of up to 16,384 tokens at once; the card holds 25% of the experts, main memory 4% and room "
+        "for 8% that are read from the model's files when they are asked for"
+    )
+    assert {part["name"] for part in plan_as_json(plan)["parts"]} >= {
+        "expert seats",
+        "experts",
+        "experts that are read",
+    }

@@ -5,12 +5,13 @@ It holds the contract of `models.base` closely enough to count on: state moves o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from strata.errors import EngineError
-from strata.models.base import DraftRows, LogitRows, Output, Segment, WindowResult
+from strata.models.base import DraftRows, LogitRows, Output, Reading, Segment, WindowResult
+from strata.models.reading import ReadAtOnce
 
 VOCABULARY = 32
 
@@ -59,8 +60,11 @@ class FakeModel:
 
     experts_per_row = 3
     reads_as_windows = False
+    reads_by_layers = False
+    chunk_rows = 512
     experts_place = "cpu"
     experts_counted = None
+    experts_read: ClassVar[dict[str, int]] = {}
     waiting_for = None
 
     def __init__(self, max_position: int = 256, draft_head: "FakeHead | None" = None, fails_at: int = -1) -> None:
@@ -89,6 +93,9 @@ class FakeModel:
         logits = rows_of(segment.token_ids)
         first = {LogitRows.ALL: 0, LogitRows.LAST: len(logits) - 1, LogitRows.NONE: len(logits)}[logit_rows]
         return Output(logits[first:], segment.token_ids[:, None].float())
+
+    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+        return ReadAtOnce(lambda: self.read([segment], logit_rows))
 
     def window(self, segments: Sequence[Segment]) -> WindowResult:
         self.window_rows.append(sum(len(segment.token_ids) for segment in segments))

@@ -6,7 +6,7 @@ same model without a device, `PlainModel`, is what it is held against.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,7 +14,8 @@ from strata.engine.reply import Reply
 from strata.engine.window import WindowPart
 from strata.engine.windows_ahead import Landed
 from strata.errors import EngineError
-from strata.models.base import LogitRows, Output, Segment, WindowResult
+from strata.models.base import LogitRows, Output, Reading, Segment, WindowResult
+from strata.models.reading import ReadAtOnce
 
 VOCABULARY = 61
 
@@ -126,8 +127,11 @@ class LateDevice:
     experts_per_row = 1
     experts_place = "vram"
     experts_counted = None
+    experts_read: ClassVar[dict[str, int]] = {}
     waiting_for = None
     reads_as_windows = True
+    reads_by_layers = False
+    chunk_rows = 512
     vocabulary_size = VOCABULARY
     draft_head = None
     config = None
@@ -168,6 +172,9 @@ class LateDevice:
         self.catch_up()
         state.is_released = True
         self.free.append(state.place)
+
+    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+        return ReadAtOnce(lambda: self.read([segment], logit_rows))
 
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
         self.catch_up()

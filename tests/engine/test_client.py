@@ -30,7 +30,7 @@ from strata.engine.request import TokenRequest
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
 from strata.types import FinishReason
-from tests.engine.fake_process import ANSWER, CRASH, ENDLESS, FACTS, HANG, LOSE_GPU
+from tests.engine.fake_process import ANSWER, CRASH, ENDLESS, FACTS, HANG, LOSE_GPU, READ_EXPERTS, READING_SECONDS
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = dict(os.environ, PYTHONPATH=f"{ROOT / 'src'}:{ROOT}")
@@ -181,6 +181,18 @@ def test_a_step_that_takes_too_long_is_in_trouble(
     told = lost(process)
     assert "a step of the engine has been running for" in told
     assert told.endswith(" seconds: a window waits for the CPU's answer to request 7")
+
+
+def test_a_step_is_not_too_long_as_long_as_experts_come_from_a_file(
+    started: list[EngineProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(started)
+    until(process, Ready)
+    monkeypatch.setattr(client, "STEP_SECONDS", 0.6 * READING_SECONDS)
+    submit(process, 1, READ_EXPERTS)
+    begin = time.monotonic()
+    until(process, Ended)
+    assert time.monotonic() - begin > client.STEP_SECONDS
 
 
 def test_a_long_silence_between_messages_is_no_trouble(

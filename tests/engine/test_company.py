@@ -115,7 +115,7 @@ def test_memory_that_runs_out_in_a_commit_ends_the_replies_of_its_window(monkeyp
     tokens, ends, _ = serve(model, [ask([2], 20), ask([3], 20), ask([4], 20)], slots=2)
     assert tokens[2] == continuation(4, 20)
     assert [end.reason for end in ends] == [FinishReason.ERROR, FinishReason.ERROR, FinishReason.LENGTH]
-    assert all("out of memory" in (end.error or "") for end in ends[:2])
+    assert all("main memory ran out" in (end.error or "") for end in ends[:2])
 
 
 def test_memory_that_runs_out_in_a_read_ends_only_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_memory_that_runs_out_in_a_read_ends_only_its_own_request(monkeypatch: p
     monkeypatch.setattr(model, "read", fail)
     tokens, ends, _ = serve(model, [ask([2], 20), ask([3] * 200, 20), ask([4], 20)])
     assert tokens == [continuation(2, 20), [], continuation(4, 20)]
-    assert "out of memory" in (ends[1].error or "")
+    assert "main memory ran out" in (ends[1].error or "")
     assert not ends[1].is_callers_mistake
 
 

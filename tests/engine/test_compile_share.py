@@ -10,6 +10,7 @@ import torch
 from strata.engine.compile_share import (
     CompileRequest,
     Share,
+    chunk_groups,
     job_as_line,
     job_of_line,
     share_of_line,
@@ -60,6 +61,17 @@ def test_every_step_of_a_skeleton_runs_over_no_rows(stage: Stage) -> None:
         for launch in group:
             launch.run()
     assert all(torch.equal(found, kept) for found, kept in zip(stage.state.tensors, before, strict=True))
+
+
+def test_every_step_of_a_chunk_runs_on_a_skeleton_without_an_expert_s_bytes(stage: Stage) -> None:
+    groups = list(chunk_groups(stage))
+    steps = {group[0].step for group in groups}
+    assert {"delta: rule", "attention: attend", "experts: gate, up", "experts: down", "head"} <= steps
+    assert "experts: group" not in steps
+    assert all(len({(launch.kind, launch.step) for launch in group}) == 1 for group in groups)
+    for group in groups:
+        for launch in group:
+            launch.run()
 
 
 def test_a_job_is_a_line() -> None:

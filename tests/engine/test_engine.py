@@ -234,7 +234,7 @@ def test_out_of_memory_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPa
     _, ended = run(Served(model, EngineSettings()), make_request([2], 5))
     assert ended.reason is FinishReason.ERROR
     assert ended.error is not None
-    assert "out of memory" in ended.error
+    assert "main memory ran out while the engine ran" in ended.error
 
 
 def test_other_failures_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

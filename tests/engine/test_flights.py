@@ -5,7 +5,7 @@ What the CPU cannot answer ends the requests of its window, one that never answe
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from strata.types import FinishReason
 from tests.engine.served import Served, ask
 from tests.engine.stages import stage_engine
 from tests.engine.tiered_stages import Tiering, built, tiered
-from tests.experts.busy_pool import stick
+from tests.experts.busy_pool import slowed, stick
 from tests.random_text import token_ids_of
 
 pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
@@ -188,8 +188,13 @@ def test_an_interrupt_while_a_window_is_waited_for_leaves_nothing_in_flight(
 
 
 @both_waits
-def test_a_window_that_is_cut_off_behind_its_request_harms_no_other(waits_in_stream: bool, pool: Pool) -> None:
-    with tiered(*MODEL, Tiering(0.0, waits_in_stream=waits_in_stream), pool) as (_, description):
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_a_window_that_is_cut_off_behind_its_request_harms_no_other(
+    waits_in_stream: bool, is_slow: bool, pool: Pool
+) -> None:
+    tiering = Tiering(0.0, waits_in_stream=waits_in_stream)
+    busy = slowed(pool) if is_slow else nullcontext()
+    with busy, tiered(*MODEL, tiering, pool) as (_, description):
         stage, tiers = Stage(description, StageSizes(2, 64), (4,)), description.tiers
         assert tiers is not None
         stage.set_rows(4, [RowsPart(0, 0, token_ids_of(4))])
@@ -204,6 +209,7 @@ def test_a_window_that_is_cut_off_behind_its_request_harms_no_other(waits_in_str
                     if launch.step == "experts: plan":
                         raise KeyboardInterrupt
             assert is_at_rest(tiers)
+            assert tiers._service.state(0).failures == 0
         assert torch.equal(wanted[0], wanted[1])
         assert torch.equal(wanted[0], wanted[2])
 

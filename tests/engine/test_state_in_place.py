@@ -204,11 +204,18 @@ def test_a_prompt_is_not_forked_from_a_reply_whose_window_failed() -> None:
     assert served.ask(ask(other, 3)) == fresh(other, 3)
 
 
+def read(slot: Slot, token_ids: list[int]) -> None:
+    reading = slot.begin_read(torch.tensor(token_ids), LogitRows.NONE, None)
+    while not reading.advance():
+        pass
+    reading.finish()
+
+
 def failed_slot() -> tuple[Slot, SlotCopy]:
     """A slot whose window behind the prompt has failed, and a mark that was taken behind it while it was under way."""
     model = stage_model(FAMILY, 2)
     slot = Slot(model, model.new_state(), None)
-    slot.read(torch.tensor(PROMPT), LogitRows.NONE)
+    read(slot, PROMPT)
     slot.begin_reply()
     request = ask(PROMPT, 9)
     sampler = Sampler(request.options, model.vocabulary_size, PROMPT, 0)
@@ -226,7 +233,7 @@ def test_a_slot_whose_window_failed_refuses_to_go_on_and_is_mended_by_going_back
     slot, mark = failed_slot()
     for go_on in (
         slot.take_mark,
-        lambda: slot.read(torch.tensor([3]), LogitRows.NONE),
+        lambda: read(slot, [3]),
         lambda: slot.model.window([Segment(slot.state, torch.tensor([3]))]),
     ):
         with pytest.raises(AssertionError, match="nobody goes on from a window that failed"):

@@ -16,6 +16,7 @@ import torch
 from strata import build
 from strata.cli.app import run
 from strata.cli.synth import synth
+from strata.engine import slot, stage_slots
 from strata.engine.device_needs import plan_for
 from strata.engine.device_windows import DeviceWindows
 from strata.engine.engine import TokenEngine
@@ -31,6 +32,7 @@ from strata.experts.store import ExpertStore
 from strata.experts.streams import PlainStreams
 from strata.experts.swapping import Swapper
 from strata.hardware import GpuFacts
+from strata.models.device import weights
 from strata.models.families import family_of
 from strata.native import library
 from strata.native.pool import Pool
@@ -44,6 +46,7 @@ from tests.weights.gguf_models import gguf
 
 pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 EAGER = SwapRule(every=1, most_swaps=8, margin=0.1, decay=0.7, again=1.0)
+TOLD = "the card ran out of memory while the engine ran: other programs may have taken it; ask again"
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
 
@@ -82,8 +85,34 @@ def test_a_card_that_runs_out_in_a_launch_ends_a_request_and_the_next_one_works(
     launch.refusals = 1
     engine.finish()
     assert launch.refused == 1
-    assert engine.ends[1].error == "out of memory while the engine ran"
+    assert engine.ends[1].error == TOLD
     assert found.tiers.tiers.waiting_for().startswith("0 windows are in flight")
+    assert engine.ask(request) == wanted
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+@pytest.mark.parametrize("what", ["a point", "a mark"])
+def test_a_card_that_runs_out_in_a_copy_of_a_state_ends_a_request_and_its_slot_is_free_again(
+    is_ahead: bool, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt's points lie in memory that is locked for the card, marks of a reply in seats that are there."""
+    monkeypatch.setattr(slot, "MARK_ROWS", 4)
+    found = loaded("qwen3_moe", planned("qwen3_moe", 0.4))
+    engine, request = served(found, is_ahead=is_ahead), ask(range(1, 12), 20)
+    wanted = engine.ask(request)
+    name = "room_of_parts" if what == "a point" else "copy_all"
+    refusing = Failing(getattr(stage_slots, name))
+    monkeypatch.setattr(stage_slots, name, refusing)
+    for turn in range(3):  # one slot more than there are
+        engine.submit(turn, request)
+        if what == "a mark":
+            while len(engine.replies[turn]) < 2:
+                engine.turn()
+        refusing.refusals = 1
+        engine.finish()
+        assert refusing.refused == turn + 1
+        assert engine.ends[turn].error == TOLD
+        assert engine.replies[turn] == wanted[: len(engine.replies[turn])]
     assert engine.ask(request) == wanted
 
 
@@ -106,7 +135,7 @@ def test_a_card_that_runs_out_in_a_swap_ends_a_request_and_the_swap_is_taken_up_
     engine.submit(1, request)
     engine.finish()
     assert refusing.refused == 1
-    assert engine.ends[1].error == "out of memory while the engine ran"
+    assert engine.ends[1].error == TOLD
     assert tiers.waiting_for().startswith("0 windows are in flight")
     before = swapper.swaps
     assert engine.ask(request) == wanted
@@ -126,7 +155,7 @@ def test_a_launch_that_fails_ends_those_it_was_for_behind_what_the_window_before
     launch.refusals = 1
     engine.finish()
     for number in requests:
-        assert engine.ends[number].error == "out of memory while the engine ran"
+        assert engine.ends[number].error == TOLD
         assert engine.replies[number] == wanted[number][: len(engine.replies[number])]
         assert engine.ask(requests[number]) == wanted[number]
 
@@ -155,21 +184,21 @@ def made(folder: Path) -> Path:
 
 def breaking_in_the_middle(patch: pytest.MonkeyPatch, break_file: Callable[[], None]) -> None:
     """The file breaks once memory was taken and the first layer's experts are there."""
-    fill = ExpertStore.fill
+    fill = weights.fill_layer
 
     def breaking(store: ExpertStore, layer: int, *others: Any) -> None:
         if layer == 1:
             break_file()
         fill(store, layer, *others)
 
-    patch.setattr(ExpertStore, "fill", breaking)
+    patch.setattr(weights, "fill_layer", breaking)
 
 
 def refusal(path: Path, pins: Pins, *, is_exclusive: bool) -> str:
     """What a load says that is refused for its file."""
     source = open_model(path, "none")
     family = family_of(source.config)
-    settings = EngineSettings(slots=1, context=64, resident=is_exclusive)
+    settings = EngineSettings(slots=1, context=64, resident=is_exclusive, gpu_reads="windows")
     routed = plan_for(source, settings, BUDGETS).request.routed_bytes
     plan = plan_for(source, replace(settings, cache_gib=0.4 * routed / GIB), BUDGETS)
     files = ModelFiles(family, family.parse_config(source.config), source, list(source.names()))

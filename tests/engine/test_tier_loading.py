@@ -34,7 +34,7 @@ needs_library = pytest.mark.skipif(not library.is_available(), reason="the nativ
 def planned(name: str, share: float | None, *, is_exclusive: bool = False) -> MemoryPlan:
     """Two conversations beside seats for a share of the experts; None: beside all of them."""
     source = tiny_model(name, "code8").source
-    settings = EngineSettings(slots=2, context=256, resident=is_exclusive)
+    settings = EngineSettings(slots=2, context=256, resident=is_exclusive, gpu_reads="windows")
     whole = plan_for(source, settings, BUDGETS)
     assert whole.seats is None
     if share is None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.engine.memory_plan import MemoryPlan, Place, PlanRequest
-from strata.engine.placement import next_smaller, plan_memory, recheck
-from strata.engine.plan_parts import EXPERT_SEATS, EXPERTS
+from strata.engine.memory_plan import CHUNKS, Budget, Growth, MemoryPlan, Place, PlanRequest
+from strata.engine.placement import next_smaller, plan_again, plan_memory, recheck
+from strata.engine.plan_parts import EXPERT_SEATS, EXPERTS, READ_EXPERTS
 from strata.engine.plan_refusal import fits_with_less
 from strata.engine.tier_placement import CONTEXT_UNASKED, fewer_seats
 from strata.experts.cache import place_hottest
@@ -206,6 +206,36 @@ def test_where_all_seats_are_not_enough_conversations_give_way_behind_them() -> 
     assert (smaller.slots, smaller.context) < (plan.slots, plan.context)
 
 
+@given(
+    st.floats(8, 95),
+    st.floats(0, 60),
+    st.sampled_from([None, 0, 20 * GIB]),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from([None, 8192, 65_536]),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_plan_for_less_memory_has_no_more_slots_and_no_longer_context(
+    card: float, gone: float, cache: int | None, slots: int | None, context: int | None, is_exclusive: bool
+) -> None:
+    plan = plan_memory(
+        tiered(card, asked_cache=cache, asked_slots=slots, asked_context=context, is_exclusive=is_exclusive)
+    )
+    smaller = plan_again(plan, int((card - gone) * GIB))
+    assert smaller.slots <= plan.slots
+    assert smaller.context <= plan.context
+    assert (smaller.seats or 0) <= (plan.seats or 0)
+    assert (smaller.seats is None) == (plan.seats is None)
+
+
+def test_where_all_seats_are_not_enough_fewer_slots_make_no_context_longer() -> None:
+    plan = plan_memory(tiered(56))
+    assert (plan.slots, plan.context) == (2, CONTEXT_UNASKED)
+    assert plan.seats is not None
+    smaller = plan_again(plan, 56 * GIB - plan.seats - 2 * GIB)
+    assert numbers(smaller) == (1, CONTEXT_UNASKED, 0, None)
+
+
 def test_seats_that_were_asked_for_do_not_give_way() -> None:
     plan = plan_memory(tiered(asked_cache=20 * GIB))
     left = 40 * GIB - 5 * GIB - 20 * GIB
@@ -247,3 +277,82 @@ def test_a_model_without_experts_has_no_seats() -> None:
     assert refused.refusal is not None
     assert refused.seats is None
     assert WEIGHTS[Part.ROUTED] == 60 * GIB
+
+
+def filed(card: float, ram: float, **changes: object) -> PlanRequest:
+    """Experts may stay in files; a window asks for 320 of a layer, 0.78 GiB."""
+    return tiered(card, ram, **{"is_filed": True, "filing_problem": None, "most_asked": 320} | changes)
+
+
+def test_experts_stay_in_files_only_where_main_memory_has_no_room_for_them() -> None:
+    for ram in (128, 64):  # as copies of what the card holds, and as what it does not
+        plan = plan_memory(filed(40, ram))
+        assert (plan.request.is_filed, plan.refusal) == (False, None)
+        assert plan.request.is_exclusive == (ram == 64)
+    plan = plan_memory(filed(40, 40))
+    assert (plan.request.is_filed, plan.request.is_exclusive, plan.refusal) == (True, True, None)
+    assert plan_memory(filed(40, 40, is_filed=False)).refusal is not None
+
+
+def test_experts_in_files_leave_an_eighth_of_main_memory_and_take_the_rest_for_those_that_are_read_and_kept() -> None:
+    plan = plan_memory(filed(40, 40))
+    assert plan.seats is not None
+    in_ram = sizes(plan, Place.RAM)
+    spare = 64 * ONE
+    left = 40 * GIB - plan.used(Place.RAM)
+    assert 5 * GIB <= left < 5 * GIB + 2 * ONE
+    kept, read = in_ram[EXPERTS] - spare, in_ram[READ_EXPERTS]
+    assert 0.24 < kept / (kept + read) <= 0.25
+    asked = plan_memory(filed(40, 40, budgets=replace(plan.request.budgets, ram=Budget(64 * GIB, 64 * GIB, 40 * GIB))))
+    assert 0 <= asked.left(Place.RAM) < 2 * ONE, "the user said how much there is"
+    fewer = fewer_seats(plan, plan.seats // 2)
+    assert fewer is not None
+    assert fewer.used(Place.RAM) == pytest.approx(plan.used(Place.RAM), abs=2 * ONE)
+
+
+def test_where_experts_stay_in_files_both_memories_keep_room_for_prompts_in_chunks() -> None:
+    chunks = Growth(CHUNKS, Place.CARD, fixed=2 * GIB)
+    asked = filed(40, 40)
+    reads = replace(asked, growing=(*asked.growing, chunks), chunk_rows=4096, ring_bytes=GIB)
+    plan, without = plan_memory(reads), plan_memory(asked)
+    assert (plan.request.is_filed, plan.request.chunk_rows) == (True, 4096)
+    assert {CHUNKS, "experts on their way"} <= set(sizes(plan, Place.CARD))
+    assert sizes(plan, Place.RAM)["experts on their way"] == 2 * GIB // 3
+    assert plan.seats is not None and without.seats is not None
+    assert without.seats - plan.seats == pytest.approx(3 * GIB, abs=2 * ONE)
+    all_in_ram = plan_memory(replace(reads, budgets=filed(40, 128).budgets))
+    assert (all_in_ram.request.is_filed, all_in_ram.request.chunk_rows) == (False, 4096)
+    assert {CHUNKS, "experts on their way"} <= set(sizes(all_in_ram, Place.CARD))
+
+
+def test_too_little_main_memory_for_experts_in_files_is_refused_with_what_it_takes() -> None:
+    short = plan_memory(filed(40, 10))
+    assert short.refusal is not None
+    assert sizes(short, Place.RAM)[READ_EXPERTS] == 320 * ONE
+    assert "even if experts stay in its files: main memory needs" in short.refusal
+    assert "n-gram table 24.0" in short.refusal
+    assert short.refusal.endswith(
+        "experts that are read take what the 320 take that a window may ask of one layer: more of it must be free, or "
+        "ram_gib larger"
+    )
+    needed = short.used(Place.RAM) / GIB
+    assert plan_memory(filed(40, needed - 0.01)).refusal is not None
+    assert plan_memory(filed(40, needed + 0.01)).refusal is None
+
+
+def test_experts_in_files_are_told_of_where_they_help() -> None:
+    hint = "with `--mmap`, which leaves experts in the model's files until they are asked for, it fits"
+    cases: list[dict[str, object]] = [{}, {"is_exclusive": True}, {"asked_cache": 20 * GIB}]
+    for changes in cases:
+        told = plan_memory(filed(40, 40, is_filed=False, **changes)).refusal
+        assert told is not None
+        assert hint in told
+        assert "bits a weight it would fit" in told
+        assert plan_memory(filed(40, 40, **changes)).refusal is None
+    for unhelpful in ({"filing_problem": "there is no GGUF file"}, {"most_asked": 24 * 1024}):
+        silent = plan_memory(filed(40, 40, is_filed=False, **unhelpful)).refusal
+        assert silent is not None
+        assert "mmap" not in silent
+    useless = plan_memory(filed(40, 40, filing_problem="there is no GGUF file")).refusal
+    assert useless is not None
+    assert useless.endswith("; `--mmap` changes nothing: there is no GGUF file")

@@ -32,6 +32,16 @@ def test_what_was_counted_is_there_at_the_next_start(tmp_path: Path) -> None:
     assert np.allclose(third.heat, 2 * heat, rtol=1e-3)
 
 
+def test_two_engines_of_one_model_are_added_up(tmp_path: Path) -> None:
+    first, second = opened(tmp_path), opened(tmp_path)
+    heat = np.ones((2, 16))
+    first.save(heat)
+    second.save(2 * heat)
+    found = opened(tmp_path).heat
+    assert found is not None
+    assert np.allclose(found, 3 * heat, rtol=1e-3)
+
+
 def test_a_run_that_asked_for_nothing_writes_nothing(tmp_path: Path) -> None:
     found = opened(tmp_path)
     found.save(np.zeros((found.model.layers, found.model.experts)))

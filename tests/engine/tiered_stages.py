@@ -17,6 +17,7 @@ from strata.experts.doorbell import ANSWER_LIMIT_S
 from strata.experts.host_memory import Pinning
 from strata.experts.packing import PackingThreads
 from strata.experts.store import ExpertStore
+from strata.experts.store_filling import fill_layer
 from strata.experts.store_plan import StoreLayer, StorePlan
 from strata.experts.tiers import ExpertTiers, WindowSize
 from strata.experts.uploading import Staging
@@ -68,7 +69,7 @@ def store_of(family: str, choice: str, tiering: Tiering, device: torch.device = 
     store = ExpertStore.create(plan, device, threads=1, pinning=pinning)
     with PackingThreads(1) as threads:
         for layer in range(len(layers)):
-            store.fill(layer, source, threads, Staging(device))
+            fill_layer(store, layer, source, threads, Staging(device))
     return store
 
 

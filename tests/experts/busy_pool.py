@@ -37,5 +37,5 @@ def stick(pool: Pool, seconds: float) -> threading.Thread:
     rounds = int(rounds * seconds / (time.perf_counter() - begin))
     thread = threading.Thread(target=multiply_rate, args=(pool, rounds))
     thread.start()
-    time.sleep(0.05)
+    time.sleep(0.15)  # a busy PC takes a while to give it a core
     return thread

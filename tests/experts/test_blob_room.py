@@ -25,7 +25,6 @@ def test_every_blob_is_found_by_its_address() -> None:
     assert [int(room.view(address)[0]) for address in addresses] == [0, 1, 2, 0, 1, 2, 3, 4]
     assert room.view(room.addresses(128)[1]).tolist() == [1] * 128
     assert room.addresses(256) == []
-    assert room.largest().data_ptr() == memories[2].data_ptr()
     assert room.run(addresses[4], 3)[:, 0].tolist() == [1, 2, 3]
 
 

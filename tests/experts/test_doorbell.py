@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from strata.kernels.expert_plan.tables import OPEN, RAISED, Mailbox
 from strata.native import abi, library
 from strata.native.matrices import quantize
 from strata.native.pool import Pool
+from tests.experts.busy_pool import stick
 from tests.experts.test_pool import BY_NAME, aligned_blobs, blob_layout, same_bits
 from tests.kernels.random_matrices import random_choices, random_experts, random_rows
 
@@ -63,6 +65,16 @@ class Played:
             time.sleep(0)
 
 
+@contextmanager
+def window_of(service: DoorbellService, mailbox: int) -> Iterator[None]:
+    """While the block runs this mailbox may ring."""
+    service.begin(mailbox)
+    try:
+        yield
+    finally:
+        service.end(mailbox)
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     with Pool(2) as made:
@@ -97,7 +109,7 @@ def test_answers_are_those_of_a_call(is_quantized: bool, has_gate: bool, bench: 
     window = Played(mailbox)
     with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
         for round_ in range(4):
-            with service.window(0):
+            with window_of(service, 0):
                 for layer in range(LAYERS):
                     rows = 1 + (round_ + layer) % ROWS
                     choices, x = random_choices(layer, rows, RANKS, EXPERTS), random_rows(round_, rows, HIDDEN) * 1e-2
@@ -120,7 +132,7 @@ def test_many_windows_in_flight_do_not_mix(bench: Bench) -> None:
         asked = [random_choices(number * 100 + layer, ROWS, RANKS, EXPERTS) for layer in range(LAYERS)]
         wanted = [bench.wanted(layer, choices, x) for layer, choices in enumerate(asked)]
         for _ in range(8):
-            with service.window(number):
+            with window_of(service, number):
                 for layer, choices in enumerate(asked):
                     window.ask(layer, choices, x)
                     window.wait(window.door.value)
@@ -137,6 +149,33 @@ def test_many_windows_in_flight_do_not_mix(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("has_gate", [False, True])
+def test_what_a_cut_off_window_asked_is_not_answered_from_the_next_windows_request(
+    has_gate: bool, bench: Bench
+) -> None:
+    """The threads are busy for another mailbox until the next window has written half of what it asks."""
+    mailboxes = [Mailbox.create(ROWS, RANKS, HIDDEN, has_gate=has_gate) for _ in range(2)]
+    busy, window = map(Played, mailboxes)
+    choices, x = random_choices(1, ROWS, RANKS, EXPERTS), random_rows(1, ROWS, HIDDEN) * 1e-2
+    with DoorbellService(bench.pool, bench.layers(), mailboxes) as service, window_of(service, 0):
+        stuck = stick(bench.pool, 0.4)
+        busy.ask(0, choices, x)
+        with window_of(service, 1):
+            window.ask(0, choices, x)
+        service.begin(1)
+        mailboxes[1].header[0] = LAYERS
+        assert stuck.is_alive()
+        busy.wait(1)
+        stuck.join()
+        window.ask(2, choices, x)
+        window.wait(2)
+        assert same_bits(mailboxes[1].out, bench.wanted(2, choices, x))
+        service.end(1)
+        found = service.state(1)
+        assert (found.failures, found.failure, found.answered) == (0, "", 2)
+        assert service.counters().requests == 2
+
+
+@pytest.mark.parametrize("has_gate", [False, True])
 def test_stop_in_the_middle_raises_every_flag(has_gate: bool, bench: Bench) -> None:
     for delay in (0.0, 0.002, 0.01):
         mailboxes = [Mailbox.create(ROWS, RANKS, HIDDEN, has_gate=has_gate) for _ in range(3)]
@@ -145,7 +184,7 @@ def test_stop_in_the_middle_raises_every_flag(has_gate: bool, bench: Bench) -> N
         x = random_rows(1, ROWS, HIDDEN)
 
         def play(number: int, window: Played, service: DoorbellService = service, x: torch.Tensor = x) -> None:
-            with service.window(number):
+            with window_of(service, number):
                 while window.done.value != RAISED:
                     window.ask(0, random_choices(number, ROWS, RANKS, EXPERTS), x)
                     window.wait(window.door.value)
@@ -164,7 +203,7 @@ def test_stop_in_the_middle_raises_every_flag(has_gate: bool, bench: Bench) -> N
                 window.ask(layer, random_choices(layer, ROWS, RANKS, EXPERTS), x)
                 window.wait(window.door.value)
         service.stop()
-        with pytest.raises(EngineError, match="was stopped"), service.window(0):
+        with pytest.raises(EngineError, match="was stopped"), window_of(service, 0):
             pass
         service.close()
 
@@ -175,7 +214,7 @@ def test_a_bad_request_is_answered_with_its_status(bench: Bench) -> None:
     layers[1] = LayerExperts(bench.layout, [0] * EXPERTS)
     window = Played(mailbox)
     good, x = random_choices(1, 1, RANKS, EXPERTS), random_rows(1, 1, HIDDEN)
-    with DoorbellService(bench.pool, layers, [mailbox]) as service, service.window(0):
+    with DoorbellService(bench.pool, layers, [mailbox]) as service, window_of(service, 0):
         for layer, choices in ((0, good + EXPERTS), (LAYERS, good), (1, good), (-1, good)):
             window.ask(layer, choices, x)
             window.wait(window.door.value)
@@ -203,7 +242,7 @@ def test_blobs_move_while_windows_ask_for_them(bench: Bench) -> None:
     with DoorbellService(bench.pool, bench.layers()[:1], [mailbox]) as service:
         mover = threading.Thread(target=move, args=(service,))
         mover.start()
-        with service.window(0):
+        with window_of(service, 0):
             for _ in range(60):
                 window.ask(0, choices, x)
                 window.wait(window.door.value)
@@ -262,7 +301,7 @@ def test_what_a_stuck_thread_may_touch_stays(bench: Bench, monkeypatch: pytest.M
 def test_a_service_without_windows_sleeps(bench: Bench) -> None:
     mailbox = Mailbox.create(ROWS, RANKS, HIDDEN)
     with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
-        with service.window(0):
+        with window_of(service, 0):
             pass
         time.sleep(0.05)
         before = time.process_time()
@@ -280,8 +319,8 @@ def test_what_does_not_fit_is_refused(bench: Bench) -> None:
         )
     mailbox = Mailbox.create(ROWS, RANKS, HIDDEN)
     with DoorbellService(bench.pool, bench.layers(), [mailbox]) as service:
-        with pytest.raises(EngineError, match="there is no mailbox 1"), service.window(1):
+        with pytest.raises(EngineError, match="there is no mailbox 1"), window_of(service, 1):
             pass
-        with service.window(0), pytest.raises(EngineError, match="in flight"):
+        with window_of(service, 0), pytest.raises(EngineError, match="in flight"):
             service.rewind(0)
     assert isinstance(as_struct(mailbox), abi.Mailbox)

@@ -85,7 +85,7 @@ def test_threads_do_not_show(threads: int, pool: Pool) -> None:
     listed = group_by_expert(choices, aligned_blobs(experts))
     alone = torch.zeros(12, 3, 256)
     ExpertPool(pool, layout).compute(listed, x, alone)
-    with Pool(threads, is_pinned=False, spin_us=20) as other:
+    with Pool(threads, keeps_cores=False, spin_us=20) as other:
         for _ in range(30):
             out = torch.full_like(alone, float("nan"))
             ExpertPool(other, layout).compute(listed, x, out)
@@ -135,7 +135,7 @@ def test_bad_lists_are_refused(pool: Pool) -> None:
 
 
 def test_idle_threads_use_no_cpu() -> None:
-    with Pool(4, is_pinned=False) as pool:
+    with Pool(4, keeps_cores=False) as pool:
         layout = blob_layout(BY_NAME["q8_0"], BY_NAME["q8_0"], 64, 64)
         choices = torch.zeros(1, 1, dtype=torch.int64)
         listed = group_by_expert(choices, aligned_blobs(random_experts(1, layout, 1)))
@@ -171,7 +171,7 @@ def test_calls_from_several_threads_wait_for_each_other(pool: Pool) -> None:
 def test_a_forked_child_computes_alone_and_leaves() -> None:
     layout = blob_layout(BY_NAME["q4_0"], BY_NAME["q4_0"], 64, 64)
     listed = group_by_expert(torch.zeros(1, 1, dtype=torch.int64), aligned_blobs(random_experts(1, layout, 1)))
-    with Pool(3, is_pinned=False) as pool:
+    with Pool(3, keeps_cores=False) as pool:
         runner = ExpertPool(pool, layout)
         wanted, found = torch.zeros(1, 64), torch.zeros(1, 64)
         runner.compute(listed, torch.ones(1, 64), wanted)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strata.experts import routing_profile
 from strata.experts.routing_profile import (
     HALF_LIFE,
     ProfiledModel,
+    add_to_profile,
     load_profile,
     merged_heat,
     model_digest,
@@ -99,11 +102,50 @@ def test_a_full_disk_is_told_and_leaves_the_old_profile(path: Path, monkeypatch:
     assert np.array_equal(found, HEAT)
 
 
+def test_runs_that_end_at_once_are_added_up(path: Path) -> None:
+    def add() -> None:
+        for _ in range(8):
+            assert add_to_profile(path, MODEL, np.ones((3, 8))) is None
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = load_profile(path, MODEL).heat
+    assert found is not None
+    assert np.allclose(found, 32, rtol=0.01)  # a little has faded
+    assert {each.name for each in path.parent.iterdir()} == {path.name, f".{path.name}.lock"}
+
+
+def test_what_was_damaged_is_replaced_and_what_is_no_profile_stays(path: Path) -> None:
+    add_to_profile(path, MODEL, HEAT)
+    line, _, _ = path.read_bytes().partition(b"\n")
+    path.write_bytes(line + b"\n")
+    assert add_to_profile(path, MODEL, HEAT) is None
+    found = load_profile(path, MODEL).heat
+    assert found is not None
+    assert np.array_equal(found, HEAT)
+    path.write_text("mine\n")
+    assert "it was left as it is" in (add_to_profile(path, MODEL, HEAT) or "")
+
+
+def test_a_run_that_never_lets_go_is_told_and_not_waited_for_any_longer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing_profile, "LOCK_S", 0.05)
+    add_to_profile(path, MODEL, HEAT)
+    with routing_profile._locked(path.parent / f".{path.name}.lock"):
+        said = add_to_profile(path, MODEL, HEAT)
+    assert said is not None
+    assert "another program has held its lock for 0.05 s" in said
+    assert add_to_profile(path, MODEL, HEAT) is None
+
+
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = save_profile(tmp_path / "file" / "a.profile", MODEL, HEAT)
-    assert said is not None
-    assert "cannot be written" in said
+    for save in (save_profile, add_to_profile):
+        assert "cannot be written" in (save(tmp_path / "file" / "a.profile", MODEL, HEAT) or "")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from strata.experts.cache import ExpertId
 from strata.experts.host_memory import Pinning
 from strata.experts.packing import PackingThreads
 from strata.experts.store import ExpertStore
+from strata.experts.store_filling import fill_layer
 from strata.experts.store_plan import StoreLayer, StorePlan, place_pieces
 from strata.experts.uploading import Staging
 from strata.hardware import MemoryFacts
@@ -71,7 +72,7 @@ def filled(
     with PackingThreads(2) as threads:
         staging = Staging(CPU)
         for layer in range(len(NAMES)):
-            store.fill(layer, SOURCE, threads, staging, lambda _, *step: told.append(step))
+            fill_layer(store, layer, SOURCE, threads, staging, lambda _, *step: told.append(step))
     return store, told
 
 
@@ -202,7 +203,7 @@ def test_a_broken_expert_ends_the_filling(monkeypatch: pytest.MonkeyPatch) -> No
             patched.setattr(RandomExperts, "matrices", broken)
             patched.setattr(RandomExperts, "layout", lambda _, name: WANTED.layers[name].layout)
             with pytest.raises(WeightFileError, match="this expert is broken"):
-                store.fill(1, SOURCE, threads, Staging(CPU))
+                fill_layer(store, 1, SOURCE, threads, Staging(CPU))
 
 
 @pytest.mark.parametrize("is_exclusive", [False, True])

@@ -64,7 +64,7 @@ class Setting:
         for _ in range(40):
             self.card.drain()
             self.swapper.before_launch(True)
-            if not self.swapper.under_way:
+            if not self.swapper._moves:
                 return
         raise AssertionError("swaps never end")
 
@@ -145,7 +145,7 @@ def test_an_exclusive_store_moves_no_more_than_it_has_spare_places_for() -> None
     assert spare < EAGER.most_swaps
     for _ in range(20):
         setting.window(rng, favourite=38)
-        assert setting.swapper.under_way <= spare
+        assert len(setting.swapper._moves) <= spare
 
 
 def test_swaps_under_way_keep_their_limit_and_no_copy_is_waited_for() -> None:
@@ -156,7 +156,7 @@ def test_swaps_under_way_keep_their_limit_and_no_copy_is_waited_for() -> None:
         setting.card.launch(wanted)
         while setting.streams.main:  # the side road never advances
             assert setting.streams.advance(setting.streams.main)
-    assert setting.swapper.under_way == ROUNDS_UNDER_WAY * EAGER.most_swaps
+    assert len(setting.swapper._moves) == ROUNDS_UNDER_WAY * EAGER.most_swaps
     assert setting.swapper.swaps == 0
     assert setting.streams.copied == ROUNDS_UNDER_WAY * EAGER.most_swaps
 
@@ -197,7 +197,7 @@ def test_closing_waits_for_copies_and_windows() -> None:
     setting.swapper.close()
     assert not setting.streams.side
     assert not setting.streams.main
-    assert setting.swapper.under_way == 0
+    assert setting.swapper._moves == []
     setting.card.drain()
     setting.card.require_whole()
 
@@ -237,11 +237,11 @@ def test_a_victim_that_comes_back_waits_until_it_is_saved_itself() -> None:
         asked[expert] += 8
         for _ in range(3):
             swapper.before_launch(False)
-    assert (swapper.under_way, swapper.swaps) == (2, 0)
+    assert (len(swapper._moves), swapper.swaps) == (2, 0)
     road.may_end = True
     for _ in range(8):
         swapper.before_launch(False)
-    assert (swapper.under_way, swapper.swaps) == (0, 2)
+    assert (len(swapper._moves), swapper.swaps) == (0, 2)
     assert torch.equal(_given(setting.store.seat(victim)), wanted)
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from strata.errors import DeviceLostError, EngineError
-from strata.experts import tiers as tiers_module
+from strata.experts import asking
 from strata.experts.tiers import ExpertTiers, WindowSize
 from strata.kernels.expert_plan.tables import OPEN, RAISED
 from strata.native import library
@@ -150,6 +150,21 @@ def test_a_failed_answer_fails_what_is_in_flight_and_nothing_else(tiers: ExpertT
     ask(window, 1)
     window.wait(3)
     tiers.landed()
+
+
+def test_a_window_that_is_cut_off_does_not_take_the_failure_of_the_one_in_front_of_it(tiers: ExpertTiers) -> None:
+    window = Played(tiers.mailbox)
+    tiers.launched()
+    tiers.launched()
+    window.ask(9, torch.zeros(2, RANKS, dtype=torch.int32), random_rows(1, 2, HIDDEN))
+    window.wait(1)
+    with pytest.raises(EngineError, match="failed in layer 9"):
+        tiers.landed()
+    tiers.launched()
+    tiers.cut_off()
+    with pytest.raises(EngineError, match="failed in layer 9"):
+        tiers.landed()
+    assert tiers.waiting_for().startswith("0 windows")
 
 
 @pytest.mark.parametrize(("layer", "expert"), [(9, 0), (-1, 0), (0, EXPERTS), (0, -1)])
@@ -309,7 +324,7 @@ def test_a_follower_that_knows_the_tiers_keeps_nothing_alive_once_they_are_close
 def test_flags_start_again_long_before_they_reach_their_end(
     tiers: ExpertTiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiers_module, "REWIND_BEHIND", 2)
+    monkeypatch.setattr(asking, "REWIND_BEHIND", 2)
     window = Played(tiers.mailbox)
     for door in (1, 2, 3, 1):  # beyond the limit both are put back, between windows
         tiers.launched()

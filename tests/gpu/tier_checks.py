@@ -132,8 +132,8 @@ def compiling_nothing(device: torch.device) -> Iterator[None]:
     assert not noted.count, f"compiled late: {sorted({*noted.compiled, *noted.fetched})}"
 
 
-def compile_share(name: str, share: int, shares: int, pool: Pool, device: torch.device) -> int:
-    """Launch a share of the steps of all windows, with tiers and without, over rows that name no slot; how many."""
+def compile_share(name: str, share: int, shares: int, pool: Pool, device: torch.device) -> str:
+    """Launch a share of the steps of all windows, with tiers and without, over rows that name no slot."""
     tiering = Tiering(0.25, 0.3)
     in_stream = in_tiers(name, tiering, pool, device, waits_in_stream=True)
     with in_tiers(name, tiering, pool, device) as found, in_stream as also:
@@ -150,7 +150,7 @@ def compile_share(name: str, share: int, shares: int, pool: Pool, device: torch.
             for launches in mine:
                 for run in launches:
                     run()
-    return len(mine)
+    return f"{len(mine)} steps ran"
 
 
 def difference(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> str:
@@ -185,8 +185,8 @@ def _turns(stage: Stage, run: Callable[[Variant, int], None], wanted: list[torch
     with swapping(found, stage.device) as swapper:
         for _ in range(MOST_TURNS):
             _turn(stage, run, wanted)
-        assert swapper.swaps > 0, f"nothing was swapped in {MOST_TURNS} turns; {swapper.under_way} under way"
-        while swapper.under_way:
+        assert swapper.swaps > 0, f"nothing was swapped in {MOST_TURNS} turns; {len(swapper._moves)} under way"
+        while swapper._moves:
             stage.wait()
             swapper.before_launch(True)
         stage.wait()

@@ -1,11 +1,13 @@
 """`python -m tests.gpu.tiers`: do windows whose experts lie in three tiers give the bits of a card that holds them all?
 
-For people with an NVIDIA GPU; about a minute and a half with 16 cores, most of it for compiling. First every kernel is
-compiled in many processes; then models' logits, replies of whole engines and faults are checked side by side, a line
-each. The number of failures is the exit code, at most 100. `--device cpu` checks the checks over torch's twins.
+For people with an NVIDIA GPU; three minutes with 16 cores, most of it for compiling. First every kernel is compiled in
+many processes, into one folder; then models' logits, replies of whole engines and faults are checked side by side, a
+line each, and engines compile nothing more. Behind them a summary; the number of failures is the exit code, at most
+100. `--device cpu` checks the checks over torch's twins, `--kernels` keeps what was compiled for the next time.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,8 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,12 +27,26 @@ from strata.native.pool import Pool
 from tests.gpu import tier_checks, tier_faults, tier_replies
 from tests.gpu.tier_models import MODELS, PUBLISHED
 
-COMPILERS = {"qwen4_exp-code4": 4, PUBLISHED: 5}  # processes of a model; others have two
+SHIPPED = "shipped"
+COMPILERS = {"qwen4_exp-code4": 5, PUBLISHED: 5, SHIPPED: 4}  # processes of a model; others have two
 CHECKERS = 2
 THREADS = {PUBLISHED: 4}  # of a process's pool; others have two
-TASK_SECONDS, TASK_SECONDS_ON_CPU = 140.0, 1200.0  # of one process: behind that something hangs
-FAILED = "FAILED"
+TASK_SECONDS, TASK_SECONDS_ON_CPU = 170.0, 1200.0  # of one process: behind that something hangs
+PASSED, FAILED = "passed", "FAILED"  # how a check's line begins
 CLOCK = time.monotonic()
+
+
+@dataclass
+class Outcome:
+    """How many checks passed, and the first lines of those that did not."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def add(self, other: "Outcome") -> None:
+        """Both together."""
+        self.passed += other.passed
+        self.failed += other.failed
 
 
 @dataclass(frozen=True)
@@ -37,31 +54,39 @@ class Run:
     """What all processes of a run have in common."""
 
     device: str
-    folder: Path  # for kernels and the profile of the shipped model's engines
+    folder: Path  # for the profile of the shipped model's engines
+    kernels: Path
 
-    def task(self, name: str) -> int:
-        """Run one task in a process of its own, line by line; how many failures it had."""
-        command = [sys.executable, "-m", "tests.gpu.tiers", "--device", self.device, "--task", name, str(self.folder)]
-        failures, last = 0, ""
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    def task(self, name: str) -> Outcome:
+        """Run one task in a process of its own, line by line."""
+        command = [sys.executable, "-m", "tests.gpu.tiers", "--device", self.device, "--kernels", str(self.kernels)]
+        command += ["--task", name, str(self.folder)]
+        found, last = Outcome(), ""
+        pipe, environment = subprocess.PIPE, os.environ | {"TRITON_CACHE_DIR": str(self.kernels)}
+        with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment) as process:
             limit = TASK_SECONDS_ON_CPU if self.device == "cpu" else TASK_SECONDS
             watch = threading.Timer(limit, process.kill)
             watch.start()
             assert process.stdout is not None
             for line in process.stdout:
-                failures += line.startswith(FAILED)
-                last = line
-                say(f"{name}: {line.rstrip()}")
+                last = line.rstrip()
+                found.passed += last.startswith(PASSED)
+                if last.startswith(FAILED):
+                    found.failed.append(f"{name}: {last}")
+                say(f"{name}: {last}")
             watch.cancel()
-        if process.returncode < 0 or (process.returncode and not failures):
-            say(f"{FAILED} {name}: its process ended with {process.returncode} behind: {last.strip()}")
-            failures += 1
-        return failures
+        if process.returncode < 0 or (process.returncode and not found.failed):
+            found.failed.append(f"{name}: {FAILED}, its process ended with {process.returncode} behind: {last}")
+            say(found.failed[-1])
+        return found
 
-    def tasks(self, names: Sequence[str]) -> int:
-        """Run tasks side by side; how many failures they had."""
+    def tasks(self, names: Sequence[str]) -> Outcome:
+        """Run tasks side by side."""
+        every = Outcome()
         with ThreadPoolExecutor(max(1, len(names))) as threads:
-            return sum(threads.map(self.task, names))
+            for found in threads.map(self.task, names):
+                every.add(found)
+        return every
 
 
 def say(text: str) -> None:
@@ -69,22 +94,43 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - CLOCK:6.1f} s] {text}", flush=True)
 
 
-def run_task(name: str, device: torch.device, folder: Path) -> int:
-    """One task in this process; how many of its checks failed."""
-    kind, _, rest = name.partition(":")
-    model, _, cut = rest.partition(":")
-    torch.set_num_threads(1)
-    if device.type == "cuda" and kind != "shipped":
-        from strata.kernels.compiled import settle_keys
+@dataclass(frozen=True)
+class Task:
+    """A name that a process is given, such as `logits:qwen4_exp-code4:0/2`, and where that process runs."""
 
-        settle_keys()  # what one process compiled the others find
-    with Pool(THREADS.get(model, 2)) as pool:
-        if kind == "compile":
-            share, shares = map(int, cut.split("/"))
-            count = tier_checks.compile_share(model, share, shares, pool, device)
-            print(f"{count} steps ran", flush=True)
-            return 0
-        return run_checks(_checks(kind, model, cut, pool, device, folder))
+    name: str
+    device: torch.device
+    folder: Path
+    kernels: Path
+
+    def run(self) -> int:
+        """Everything, in this process; how many checks failed."""
+        kind, model, cut = self.name.split(":")
+        share, shares = map(int, cut.split("/"))
+        torch.set_num_threads(1)
+        if self.device.type == "cuda":
+            from strata.kernels.compiled import settle_keys
+
+            settle_keys()  # what one process compiled the others find
+        with Pool(THREADS.get(model, 2)) as pool:
+            if kind == "compile":
+                return run_checks([("compile", partial(self._compile, model, share, shares, pool))])
+            return run_checks(list(self._checks(kind, model, pool))[share::shares])
+
+    def _compile(self, model: str, share: int, shares: int, pool: Pool) -> str:
+        if model == SHIPPED:
+            return tier_replies.compile_shipped(share, shares, self.kernels)
+        return tier_checks.compile_share(model, share, shares, pool, self.device)
+
+    def _checks(self, kind: str, model: str, pool: Pool) -> Iterator[tuple[str, tier_checks.Check]]:
+        if kind == "logits":
+            yield from tier_checks.checks_of(model, pool, self.device)
+        elif model == SHIPPED:
+            yield from tier_replies.shipped_checks(self.folder, self.kernels)
+        elif kind == "replies":
+            yield from tier_replies.checks_of(model, pool, self.device)
+        else:
+            yield from tier_faults.checks_of(self.device)
 
 
 def run_checks(checks: Iterable[tuple[str, tier_checks.Check]]) -> int:
@@ -98,40 +144,36 @@ def run_checks(checks: Iterable[tuple[str, tier_checks.Check]]) -> int:
             failures += 1
             print(f"{FAILED} {what}\n{traceback.format_exc()}", flush=True)
         else:
-            print(f"{what}: {found} ({time.monotonic() - begin:.1f} s)", flush=True)
+            print(f"{PASSED} {what}: {found} ({time.monotonic() - begin:.1f} s)", flush=True)
     return failures
 
 
-def _checks(
-    kind: str, model: str, cut: str, pool: Pool, device: torch.device, folder: Path
-) -> Iterator[tuple[str, tier_checks.Check]]:
-    if kind == "logits":
-        share, shares = map(int, cut.split("/"))
-        yield from list(tier_checks.checks_of(model, pool, device))[share::shares]
-    elif kind == "replies":
-        yield from tier_replies.checks_of(model, pool, device)
-    elif kind == "shipped":
-        yield from tier_replies.shipped_checks(folder)
-    else:
-        yield from tier_faults.checks_of(device)
+def compile_tasks(models: Sequence[str]) -> list[str]:
+    """What runs first."""
+    counts = {model: COMPILERS.get(model, 2) for model in models}
+    return [f"compile:{model}:{share}/{count}" for model, count in counts.items() for share in range(count)]
 
 
 def check_tasks(models: Sequence[str]) -> list[str]:
     """What runs once the kernels are there."""
-    tasks = [f"logits:{model}:{share}/{CHECKERS}" for model in models for share in range(CHECKERS)]
-    tasks += [f"replies:{model}" for model in models if model != PUBLISHED]
-    return [*tasks, "faults:"]
+    shares = [f"{share}/{CHECKERS}" for share in range(CHECKERS)]
+    tasks = [f"logits:{model}:{share}" for model in models if model != SHIPPED for share in shares]
+    tasks += [f"replies:{model}:0/1" for model in models if model not in (PUBLISHED, SHIPPED)]
+    tasks += [f"replies:{SHIPPED}:{share}" for share in shares if SHIPPED in models]
+    return [*tasks, f"faults:{tier_faults.MODEL}:0/1"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
+    parser.add_argument("--models", nargs="*", default=(*MODELS, SHIPPED), choices=(*MODELS, SHIPPED))
+    parser.add_argument("--kernels", type=Path, help="folder for compiled kernels; if not given one that is deleted")
     parser.add_argument("--task", nargs=2, metavar=("NAME", "FOLDER"), help="only this, in this process")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     if arguments.task:
-        return min(100, run_task(arguments.task[0], device, Path(arguments.task[1])))
+        name, folder = arguments.task
+        return min(100, Task(name, device, Path(folder), arguments.kernels).run())
     if device.type == "cuda" and not torch.cuda.is_available():
         print("no NVIDIA GPU here: `--device cpu` checks the checks")
         return 2
@@ -139,23 +181,22 @@ def main() -> int:
         print("the C++ library was not built, and it computes the experts that are not on the card: `make native`")
         return 2
     with tempfile.TemporaryDirectory(prefix="strata-tiers-") as folder:
-        failures = check_all(Run(arguments.device, Path(folder)), arguments.models)
-    say(f"{failures} failed" if failures else "all passed")
-    return min(100, failures)
+        kernels = (arguments.kernels or Path(folder) / "kernels").resolve()
+        found = check_all(Run(arguments.device, Path(folder), kernels), arguments.models)
+    for line in found.failed:
+        say(line)
+    say(f"{found.passed} checks passed, {len(found.failed)} failed")
+    return min(100, len(found.failed))
 
 
-def check_all(run: Run, models: Sequence[str]) -> int:
-    """Compile, then check; engines compile for themselves and begin at once. How many checks failed."""
-    is_gpu = run.device != "cpu"
-    with ThreadPoolExecutor(1) as beside:
-        shipped = beside.submit(run.tasks, ["shipped:"] if is_gpu else [])
-        failures = 0
-        if is_gpu:
-            counts = {model: COMPILERS.get(model, 2) for model in models}
-            names = [f"compile:{model}:{n}/{count}" for model, count in counts.items() for n in range(count)]
-            failures += run.tasks(names)
-            say(f"compiled by {len(names)} processes")
-        return failures + run.tasks(check_tasks(models)) + shipped.result()
+def check_all(run: Run, models: Sequence[str]) -> Outcome:
+    """Compile, then check."""
+    if run.device == "cpu":
+        return run.tasks(check_tasks([model for model in models if model != SHIPPED]))
+    found = run.tasks(compile_tasks(models))
+    say("everything is compiled")
+    found.add(run.tasks(check_tasks(models)))
+    return found
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def against_library(subject: Subject) -> Numbers:
     from tests.gpu.tiny_models import tiny_model
 
     family, _, choice = subject.name.rpartition("-")
-    tiny, pool = tiny_model(family, choice), Pool(2, is_pinned=False)
+    tiny, pool = tiny_model(family, choice), Pool(2, keeps_cores=False)
     native: Any = tiny.family.build(tiny.config, open_packed_weights(tiny.source, tiny.names, pool))
     assert attach_fast_windows(native, pool)
     found, wanted = [], []

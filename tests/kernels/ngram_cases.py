@@ -1,10 +1,12 @@
-"""Random n-gram layers and tables, for tests of kernels and for tests/gpu. Knows no expected value."""
+"""Random n-gram layers and tables, for tests of kernels and for tests/gpu; what holds of reads in runs on any road."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from strata.kernels.ngram_rows import NgramHash, NgramRowsShape, NgramVectors
+from tests.kernels.window_cases import window_of
 
 TINY = NgramRowsShape(streams=2, hidden=48, conv_kernel=3, dilation=3)
 PUBLISHED = NgramRowsShape(streams=4, hidden=2560, conv_kernel=4, dilation=3)
@@ -50,3 +52,23 @@ def random_case(
     tails = normal(layers, slots, shape.tail_rows, shape.width)
     normed, out = normal(layers, rows, shape.width), torch.full((rows, shape.width), 7.0, device=device)
     return NgramCase(shape, products, vectors, tails, normed, out)
+
+
+def check_runs(finish: Callable[..., None], commit: Callable[..., None], device: torch.device | str = "cpu") -> None:
+    """Rows of one slot in runs longer and shorter than the tail: with a commit in between they have the same bits."""
+    rows, runs, slot = 25, ((0, 11), (11, 14), (14, 25)), 1
+    case = random_case(TINY, 1, 2, rows, device)
+    history = torch.tensor([[8, 9], [8, 9]], dtype=torch.int32, device=device)
+    tails, whole = case.tails.clone(), window_of([(slot, rows)], rows, device=device)
+    finish(*case.products, whole, tails[0], case.vectors, TINY, case.normed[0], case.out)
+    out = torch.empty_like(case.out)
+    for begin, end in runs:
+        some = window_of([(slot, end - begin)], end - begin, device=device)
+        some.tokens.copy_(whole.tokens[begin:end])
+        normed = torch.empty(1, end - begin, TINY.width, device=device)
+        products = [each[begin:end] for each in case.products]
+        finish(*products, some, tails[0], case.vectors, TINY, normed[0], out[begin:end])
+        commit(history, tails, normed, some, some.segment_counts)
+    assert torch.equal(out.view(torch.int32), case.out.view(torch.int32)), "rows have other bits"
+    assert torch.equal(tails[0, slot], case.normed[0, -TINY.tail_rows :]), "the tail is not that of the last rows"
+    assert torch.equal(history[slot], whole.tokens[-2:]) and history[0].tolist() == [8, 9]

@@ -61,7 +61,7 @@ def test_threads_do_not_show(threads: int, pool: Pool) -> None:
     matrices = [native_matrix(random_matrix(7, kind.layout(rows, 512))) for rows, kind in enumerate(kinds, 200)]
     x = random_rows(3, 6, 512)
     alone = [matrix_rows(pool, matrix, x) for matrix in matrices]
-    with Pool(threads, is_pinned=False) as other:
+    with Pool(threads, keeps_cores=False) as other:
         for _ in range(20):
             together = matrices_rows(other, matrices, x)
             assert all(same_bits(a, b) for a, b in zip(alone, together, strict=True))

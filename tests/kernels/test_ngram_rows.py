@@ -19,6 +19,7 @@ from strata.models.blocks.rotary import Rotation
 from strata.models.mixers.base import RowsInfo
 from strata.models.mixers.ngram import NgramPart, NgramState
 from strata.models.weights import ResidentTable
+from tests.kernels.ngram_cases import check_runs
 from tests.kernels.random_matrices import KINDS, random_matrix
 from tests.kernels.window_cases import window_of
 
@@ -96,6 +97,10 @@ def test_rows_one_by_one_have_the_bits_of_rows_together() -> None:
         ngram_finish(key[only], value[only], query[only], rows, tails[0], vectors, SHAPE, kept, alone)
         commit_ngram(history, tails, kept[None], rows, torch.ones(1).int())
         assert torch.equal(alone[0], together[row])
+
+
+def test_runs_of_a_read_have_the_bits_of_its_rows_together() -> None:
+    check_runs(ngram_finish, commit_ngram)
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

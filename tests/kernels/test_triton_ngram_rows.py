@@ -7,7 +7,7 @@ from strata.kernels.launch_shapes import LaunchShape, matrix_launch
 from strata.kernels.ngram_rows import reference
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
 from tests.kernels.interpreter import needs_interpreter
-from tests.kernels.ngram_cases import TINY, random_case, random_hash
+from tests.kernels.ngram_cases import TINY, check_runs, random_case, random_hash
 from tests.kernels.quantized_rows import assert_quantized
 from tests.kernels.random_matrices import KINDS, Kind, random_matrix
 from tests.kernels.window_cases import window_of
@@ -90,6 +90,15 @@ def test_rows_one_by_one_have_the_bits_of_rows_together() -> None:
         triton.ngram_finish(products, rows, case.tails[0], case.vectors, TINY, kept[0], alone)
         triton.commit_ngram(history, case.tails, kept, rows, torch.ones(1).int())
         assert torch.equal(alone[0].view(torch.int32), case.out[row].view(torch.int32))
+
+
+def test_runs_of_a_read_have_the_bits_of_its_rows_together() -> None:
+    from strata.kernels.ngram_rows import triton
+
+    def finish(key: torch.Tensor, value: torch.Tensor, query: torch.Tensor, *others: object) -> None:
+        triton.ngram_finish((key, value, query), *others)
+
+    check_runs(finish, triton.commit_ngram)
 
 
 @pytest.mark.parametrize(

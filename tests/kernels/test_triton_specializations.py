@@ -22,5 +22,5 @@ def test_every_number_of_rows_uses_a_kernel_of_the_warm_up(device: str) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert {"packed_rows_kernel", "expert_matrix_kernel", "quantize_kernel"} <= set(found["warm"])
     of_windows = {"two_matrices_kernel", "route_kernel", "gate_up_hidden_kernel", "all_down_kernel"}
-    assert of_windows | {"plan_kernel", "collect_kernel"} <= set(found["warm"])
+    assert of_windows | {"plan_kernel", "route_and_plan_kernel", "collect_kernel"} <= set(found["warm"])
     assert found["late"] == []

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "hammer_packing.h"
+#include "hammer_reads.h"
+#include "hammer_tables.h"
 #include "pool.h"
 #include "strata_native.h"
 
@@ -104,6 +106,10 @@ void hammer_items(int rounds) {
         for (auto &hit : hits) hit.store(0);
         strata::for_items(pool, items, [&](int64_t item, int) { hits[static_cast<size_t>(item)].fetch_add(1); });
         for (int i = 0; i < 64; ++i) require(hits[static_cast<size_t>(i)] == (i < items ? 1 : 0), "every item once");
+        const int shares = 1 + round % 4;
+        strata::for_shares(pool, shares, [&](int64_t share, int) { hits[static_cast<size_t>(share)].fetch_add(1); });
+        for (int i = 0; i < 4; ++i)
+            require(hits[static_cast<size_t>(i)] == (i < items) + (i < shares), "every share once");
         if (round % 500 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));  // until they sleep
     }
     strata_pool_destroy(pool);
@@ -325,6 +331,8 @@ int main() {
     }
     hammer_items(20000);
     hammer_packing(20);
+    hammer_reads(4);
+    hammer_tables(6);
     hammer_callers(world, 100);
     for (int round = 0; round < 4; ++round) {
         hammer_doorbell(world, 40, false);

@@ -62,7 +62,7 @@ def test_a_model_without_layers_is_a_norm_and_a_head() -> None:
         final_norm=scale.data_ptr(),
         head=group_of(head),
     )
-    with Pool(2, is_pinned=False) as pool:
+    with Pool(2, keeps_cores=False) as pool:
         model = mixers.Model(shape, pool.handle)
         tokens = torch.tensor([3, 39, 0])
         expected = torch.nn.functional.rms_norm(embedding[tokens], (HIDDEN,), scale, 1e-6) @ head_values.t()

@@ -29,7 +29,7 @@ NATIVE = [kind for kind in formats.ALL if kind.name[:3] not in ("IQ2", "IQ3")]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(3, is_pinned=False) as made:
+    with Pool(3, keeps_cores=False) as made:
         yield made
 
 

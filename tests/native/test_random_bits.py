@@ -26,7 +26,7 @@ MANY = (96, 97, 203)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(2, is_pinned=False) as made:
+    with Pool(2, keeps_cores=False) as made:
         yield made
 
 

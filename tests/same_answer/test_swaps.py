@@ -52,7 +52,7 @@ def test_bits_are_those_of_a_model_with_every_seat(name: str, is_exclusive: bool
     swapper = Swapper(store, tiers, tiers.asked, PlainStreams(), EAGER)
     tiers.follow(swapper.before_launch)
     assert torch.equal(replies(found.model), wanted(name))
-    while swapper.under_way:
+    while swapper._moves:
         tiers.launched(is_read=True)
         tiers.landed()
     assert swapper.swaps > 5

@@ -100,6 +100,22 @@ def test_experts_of_a_model_in_tiers_are_counted_under_a_name_of_their_own() -> 
         page = server.request("GET", "/metrics")[2]
     assert 'strata_window_experts_total{place="pcie"} 2.0' in page
     assert "strata_expert_rows" not in page
+    assert "strata_read_experts" not in page, "none stay in files"
+
+
+def test_experts_that_are_read_from_files_are_counted_with_bytes_and_seconds() -> None:
+    with running() as server:
+        service = server.parts.service
+        server.until(lambda: service.statistics is not None)
+        assert service.statistics is not None
+        read = {"experts": 7, "bytes": 21_000_000, "ns": 2_500_000_000}
+        service.statistics = dataclasses.replace(service.statistics, experts_read=read)
+        page = server.request("GET", "/metrics")[2]
+        status = server.request("GET", "/strata/status")[2]
+    assert "strata_read_experts_total 7.0" in page
+    assert "strata_read_expert_bytes_total 2.1e+07" in page
+    assert "strata_read_expert_seconds_total 2.5" in page
+    assert status["statistics"]["experts_read"] == read
 
 
 def test_status_has_everything_but_the_keys() -> None:

@@ -5,7 +5,7 @@ import { emptyHistory, KEPT_SAMPLES, withEvent } from "../src/monitor/history";
 function event(seconds: number, change: Partial<Statistics> = {}): Live {
   const statistics: Statistics = {
     seconds, busy_seconds: seconds / 2, prompt_tokens: 0, cached_tokens: 0, reply_tokens: 10 * seconds, windows: 0,
-    drafted_tokens: 0, accepted_drafts: 0, waiting: 0, slots: [], experts: {}, memory: {}, ...change,
+    drafted_tokens: 0, accepted_drafts: 0, waiting: 0, slots: [], experts: {}, experts_read: {}, memory: {}, ...change,
   };
   return { phase: "ready", sentence: "", loading: { stage: "", done: 0, total: 0 }, statistics, machine: null };
 }

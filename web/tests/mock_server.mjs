@@ -39,6 +39,7 @@ function statistics(second) {
       slot(2, "idle", { kept_tokens: 1810 }),
       slot(3, "idle", {}),
     ],
+    experts_read: { experts: 40 * second, bytes: 110_000_000 * second, ns: 20_000_000 * second },
     experts: { vram: 3000 * second, pcie: 400 * second, cpu: Math.round(900 * second + 500 * Math.sin(second / 4)) },
     memory: { weights: 24_000_000, states: 160_000_000, "working memory": 60_000_000 },
   };

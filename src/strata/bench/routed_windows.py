@@ -87,7 +87,7 @@ def experts_of_a_layer(stage: Stage) -> int:
 
 def _routes_of(launch: Launch) -> Routes | None:
     """Where a launch that routes leaves its choices."""
-    if launch.step != "experts: route":
+    if launch.step not in ("experts: route", "experts: route, plan"):
         return None
     assert isinstance(launch.run, partial)
     return next(argument for argument in launch.run.args if isinstance(argument, Routes))

@@ -20,8 +20,9 @@ from strata.engine.request import RunEnded, TokenRequest
 from strata.errors import EngineError, ModelError, RequestError, SettingsError
 from strata.experts.sources import open_experts
 from strata.experts.trace import Trace
-from strata.models.base import DraftHead, LanguageModel, LogitRows, Output, Segment, WindowResult
+from strata.models.base import DraftHead, LanguageModel, LogitRows, Output, Reading, Segment, WindowResult
 from strata.models.blocks.moe import RoutingObserver
+from strata.models.reading import ReadAtOnce
 from strata.settings import Settings
 from strata.types import ProgressCallback
 from strata.weights.opening import open_model
@@ -54,8 +55,10 @@ class RecordedModel:
         self.vocabulary_size = model.vocabulary_size
         self.max_position = model.max_position
         self.experts_per_row = model.experts_per_row
-        self.reads_as_windows = model.reads_as_windows
+        self.reads_as_windows, self.reads_by_layers = model.reads_as_windows, False
+        self.chunk_rows = model.chunk_rows
         self.experts_place, self.experts_counted = model.experts_place, model.experts_counted
+        self.experts_read = model.experts_read
         self.waiting_for = model.waiting_for
         self.conversation = 0  # whose rows are computed now
         self.rows: list[_Rows] = []
@@ -75,6 +78,10 @@ class RecordedModel:
 
     def release(self, state: Any) -> None:
         self._model.release(state)
+
+    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+        assert mark is None, "only a model that reads by layers keeps a mark"
+        return ReadAtOnce(lambda: self.read([segment], logit_rows))
 
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
         positions = [segment.state.position for segment in segments]

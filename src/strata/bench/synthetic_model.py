@@ -76,11 +76,17 @@ def scales_of(config: dict[str, Any]) -> torch.Tensor:
 
 
 def require_room(
-    config: dict[str, Any], form: SyntheticForm, slots: int, context: int, cache_percent: float | None = None
+    config: dict[str, Any],
+    form: SyntheticForm,
+    slots: int,
+    context: int,
+    cache_percent: float | None = None,
+    chunk_rows: int | None = None,
 ) -> MemoryPlan:
     """The first card's plan. Raises ModelError with its refusal if model and conversations do not fit there.
 
     cache_percent: of the experts that the card holds while main memory holds all; None: the card holds all of them.
+    chunk_rows: of prompts that are read, None: none are.
     """
     family = family_of(config)
     parsed = family.parse_config(config)
@@ -92,7 +98,8 @@ def require_room(
     }
     routed = sum(size for name, size in sizes.items() if part_of(name) is Part.ROUTED)
     cache = None if cache_percent is None else min(cache_percent / 100 * routed, routed - 1) / GIB
-    settings = EngineSettings(slots=slots, context=context, cache_gib=cache)
+    reads = "windows" if chunk_rows is None else "chunks"
+    settings = EngineSettings(slots=slots, context=context, cache_gib=cache, gpu_reads=reads, chunk_rows=chunk_rows)
     card = read_gpus()[0]
     plan = plan_memory(
         plan_request(config, parsed, sizes, shapes, settings, budgets_of(card, read_memory(), None, None))

@@ -20,8 +20,6 @@ from strata.bench.window_bytes import window_bytes
 from strata.engine.tier_following import follow_windows
 from strata.engine.tier_loading import LoadedTiers, make_tiers
 from strata.errors import EngineError
-from strata.experts.swapping import Swapper
-from strata.experts.tiers import ExpertTiers
 from strata.models.device.description import DeviceModel, SparseMlp
 from strata.native.pool import Pool
 from strata.settings import EngineSettings
@@ -106,9 +104,10 @@ class TierBench:
         """How often windows without a cache asked for each expert [layers, experts]."""
         nobody = np.zeros((len(self.memory.layers), self.memory.experts), np.int64)
         plan = ConversationPlan((PROFILE_ROWS,), self.plan.context, self.plan.profile_windows, self.plan.seed)
-        with self._tiers(0, nobody) as (tiers, _):
-            model = model_in_tiers(self.model, tiers, self.memory)
+        with self._tiers(0, nobody) as loaded:
+            model = model_in_tiers(self.model, loaded.tiers, self.memory)
             run = Conversations.open(model, plan, is_captured=False)
+            follow_windows(loaded, run.stage, self._settings)
             return run.routed(PROFILE_ROWS, self.plan.profile_windows).counts.sum(axis=0, dtype=np.int64)
 
     def _release_unused(self) -> None:
@@ -117,17 +116,20 @@ class TierBench:
             torch.cuda.empty_cache()
 
     def _measure_planned(self, cache: int, heat: NDArray[np.int64]) -> list[TierSpeed]:
-        with self._tiers(cache, heat) as (tiers, swapper):
-            counter = TierCounter(tiers, swapper, len(self.memory.layers))
-            return self._measure(cache, model_in_tiers(self.model, tiers, self.memory), counter)
+        with self._tiers(cache, heat) as loaded:
+            return self._measure(cache, model_in_tiers(self.model, loaded.tiers, self.memory), loaded)
 
     def _measure_whole(self) -> list[TierSpeed]:
         return self._measure(WHOLE, model_on_device(self.model, self.memory.on_device()), None)
 
-    def _measure(self, cache: int, model: DeviceModel, counter: TierCounter | None) -> list[TierSpeed]:
+    def _measure(self, cache: int, model: DeviceModel, loaded: LoadedTiers | None) -> list[TierSpeed]:
         """Every turn of all numbers of conversations first: what is looked at behind them goes on from their states."""
         windows, context = self.plan.windows, self.plan.context
         run = Conversations.open(model, ConversationPlan(self.plan.slots, context, windows, self.plan.seed))
+        counter = None
+        if loaded is not None:
+            swapper = follow_windows(loaded, run.stage, self._settings)
+            counter = TierCounter(loaded.tiers, swapper, len(self.memory.layers))
         taken = {slots: self._turns(run, slots, counter) for slots in self.plan.slots}
         speeds = []
         for slots, ((cold, *warm), found) in taken.items():
@@ -173,19 +175,23 @@ class TierBench:
         return taken
 
     @contextmanager
-    def _tiers(self, cache: int, heat: NDArray[np.int64]) -> Iterator[tuple[ExpertTiers, Swapper]]:
-        """Seats for the hottest, threads for the rest, and who follows windows as the engine has it."""
+    def _tiers(self, cache: int, heat: NDArray[np.int64]) -> Iterator[LoadedTiers]:
+        """Seats for the hottest, threads for the rest."""
         device = self.memory.device
         store = self.memory.store(seats_of(heat, cache))
         tiers = make_tiers(store, self._ranks, device, self.pool, waits_in_stream=self.plan.waits_in_stream)
-        settings = EngineSettings(pcie_share=self.plan.pcie_share, expert_swaps=self.plan.with_swaps)
         try:
-            yield tiers, follow_windows(LoadedTiers(store, tiers, self.pool), device, settings)
+            yield LoadedTiers(store, tiers, self.pool)
         finally:
             tiers.stop()  # whatever is in flight ends
             if device.type == "cuda":
                 torch.cuda.synchronize()
             tiers.close()
+
+    @property
+    def _settings(self) -> EngineSettings:
+        """Who follows windows, as the engine has it."""
+        return EngineSettings(pcie_share=self.plan.pcie_share, expert_swaps=self.plan.with_swaps)
 
     @property
     def _ranks(self) -> int:

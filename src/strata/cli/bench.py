@@ -13,6 +13,7 @@ from rich.text import Text
 from strata.bench.peer import CpuExperts, PeerPlan, PeerReport, Speed, compare_with_peer
 from strata.cli.bench_decode import decode
 from strata.cli.bench_kernels import kernels
+from strata.cli.bench_read import read
 from strata.cli.bench_serve import serve
 from strata.cli.console import printable
 from strata.cli.flags import GivenPath
@@ -23,6 +24,7 @@ from strata.hardware import read_cpu
 app = App(name="bench", help="Measure.")
 app.command(decode)
 app.command(kernels)
+app.command(read)
 app.command(serve)
 
 

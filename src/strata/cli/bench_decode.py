@@ -55,10 +55,11 @@ def decode(
     has_card = torch.cuda.is_available()
     made, turns, tiers = made or MadeModel(), turns or Turns(), tiers or Tiers()
     turns.check()
-    made.check(has_card=has_card)
+    made.check()
+    tiers.check(turns)
     check_report_file(json)
+    made.require_card(has_card=has_card)
     if tiers.cache is None:
-        tiers.refuse_without_cache()
         _decode_on_card(made, turns, json, with_profile=profile, has_card=has_card)
     else:
         decode_in_tiers(made, turns, tiers, json, with_profile=profile, has_card=has_card)

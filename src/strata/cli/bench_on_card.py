@@ -70,14 +70,15 @@ class MadeModel:
         """config.json."""
         return synthetic_config(self.layers, self.tiny)
 
-    def check(self, *, has_card: bool) -> None:
-        """Raises SettingsError for what cannot be made here."""
+    def check(self) -> None:
+        """Raises SettingsError for what cannot be made."""
         check_ranges(self.layers, (), (), {})
-        if not has_card and not self.tiny:
-            raise SettingsError(
-                "strata bench decode measures a card, and torch sees none here: --tiny tries it without"
-            )
         _ = self.form
+
+    def require_card(self, *, has_card: bool) -> None:
+        """Raises SettingsError for what only a card can hold, where there is none: behind every other check."""
+        if not has_card and not self.tiny:
+            raise SettingsError("this measures a card, and torch sees none here: --tiny tries it without")
 
     def facts(self, *, has_card: bool) -> dict[str, Any]:
         """For a report."""

@@ -83,15 +83,21 @@ class Tiers:
             raise SettingsError(f"--cache {self.cache} does not work; whole percents with commas do: 0,25,50,75,90,100")
         return found
 
-    def check(self) -> None:
-        """Raises SettingsError for what does not work."""
+    def check(self, turns: Turns) -> None:
+        """Raises SettingsError for what does not work, alone or beside these turns."""
+        if self.cache is None:
+            self._refuse_without_cache()
+            return
         _ = self.sizes
+        if len(turns.context or ()) > 1:
+            raise SettingsError("--cache measures one --context at a time: give one")
         if self.pcie_share is not None and not 0 <= self.pcie_share <= 1:
             raise SettingsError(f"--pcie-share {self.pcie_share:g} does not work; a number from 0 to 1 does")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise SettingsError(f"--threads {self.threads} does not work; 1 to {MOST_THREADS} does")
+        check_report_file(self.picture, "--picture")
 
-    def refuse_without_cache(self) -> None:
+    def _refuse_without_cache(self) -> None:
         """Raises SettingsError if something was said that only experts in tiers understand."""
         for field in fields(self):
             if getattr(self, field.name) != field.default:
@@ -101,9 +107,7 @@ class Tiers:
 def decode_in_tiers(
     made: MadeModel, turns: Turns, tiers: Tiers, json: Path | None, *, with_profile: bool, has_card: bool
 ) -> None:
-    """Make the model, measure, print, and write the files that are wanted."""
-    tiers.check()
-    check_report_file(tiers.picture, "--picture")
+    """Make the model, measure, print, and write the files that are wanted. Flags were checked."""
     plan = _plan(made, turns, tiers, with_profile=with_profile, has_card=has_card)
     threads = tiers.threads or threads_beside_a_card(read_cpu().usable_cores)
     copy_gb_per_s = None
@@ -129,14 +133,11 @@ def decode_in_tiers(
 
 
 def _plan(made: MadeModel, turns: Turns, tiers: Tiers, *, with_profile: bool, has_card: bool) -> TierPlan:
-    """Raises SettingsError for several contexts."""
-    contexts = turns.context or DEFAULT_CONTEXT
-    if len(contexts) > 1:
-        raise SettingsError("--cache measures one --context at a time: give one")
+    (context,) = turns.context or DEFAULT_CONTEXT
     return TierPlan(
         tiers.sizes,
         turns.slots or DEFAULT_SLOTS,
-        contexts[0],
+        context,
         turns.rounds,
         turns.windows,
         made.is_popular,

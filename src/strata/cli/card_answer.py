@@ -6,7 +6,7 @@ from pathlib import Path
 from strata.engine.device_choice import card_problem, usable_card
 from strata.engine.device_needs import plan_for
 from strata.engine.memory_plan import MemoryPlan, budgets_of
-from strata.engine.tier_loading import tiers_problem
+from strata.engine.tier_loading import plan_problem
 from strata.hardware import Hardware, why_no_gpu
 from strata.settings import EngineSettings
 from strata.weights.opening import open_model
@@ -14,7 +14,7 @@ from strata.weights.opening import open_model
 
 @dataclass(frozen=True)
 class CardAnswer:
-    """What a card would do with the model: its plan, or why no card of this PC can be asked or carry the plan out."""
+    """What a card would do with the model: its plan, and why no card of this PC can be asked or carry the plan out."""
 
     plan: MemoryPlan | None
     problem: str | None
@@ -22,7 +22,7 @@ class CardAnswer:
     @property
     def is_used(self) -> bool:
         """Whether the model would run there."""
-        return self.problem is None and self.plan is not None and self.plan.refusal is None
+        return self.problem is None and self.plan is not None
 
 
 def ask_card(path: Path, settings: EngineSettings, hardware: Hardware) -> CardAnswer:
@@ -36,4 +36,4 @@ def ask_card(path: Path, settings: EngineSettings, hardware: Hardware) -> CardAn
     budgets = budgets_of(gpus[card], hardware.memory, settings.vram_gib, settings.ram_gib)
     source = open_model(path, settings.quantize)
     plan = plan_for(source, replace(settings, drafts=0), budgets)  # drafts do not run there yet
-    return CardAnswer(plan, tiers_problem(plan))
+    return CardAnswer(plan, plan_problem(plan))

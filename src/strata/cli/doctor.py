@@ -15,6 +15,7 @@ from rich.text import Text
 from strata import __version__, models_shipped
 from strata.bench.ceilings import Ceilings, PinProbe
 from strata.bench.doctor import Examination, NativePaths, examine
+from strata.bench.table_rows import TableSpeed, in_words, measure_tables
 from strata.build import fitting_threads
 from strata.cli.bench_kernels import doubled_up_to
 from strata.cli.card_answer import CardAnswer, ask_card
@@ -27,6 +28,7 @@ from strata.engine.plan_parts import EXPERTS
 from strata.errors import SettingsError
 from strata.kernels.compiled import CachedKernels
 from strata.settings import kernel_cache_folder, resolve
+from strata.weights.opening import has_weights, open_model
 
 
 def doctor(
@@ -56,13 +58,16 @@ def doctor(
     threads = doubled_up_to(report.hardware.cpu.usable_cores)
     with progress_bar() as progress:
         found = examine(threads, limit_s, kernel_cache_folder(settings), progress)
+    tables = measure_tables(open_model(path)) if limit_s and has_weights(path) else None
     if as_json:
-        print(json.dumps(examination_as_json(found, report, card), indent=2))
+        print(json.dumps(examination_as_json(found, report, card, tables), indent=2))
     else:
-        show(found, report, card, Console(highlight=False))
+        show(found, report, card, tables, Console(highlight=False))
 
 
-def show(found: Examination, report: ModelReport, card: CardAnswer, console: Console) -> None:
+def show(
+    found: Examination, report: ModelReport, card: CardAnswer, tables: TableSpeed | None, console: Console
+) -> None:
     """Print facts, measurements and advice."""
     facts = Table.grid(padding=(0, 2))
     for label, value in (*_facts(found), *_measured(found.ceilings)):
@@ -71,15 +76,15 @@ def show(found: Examination, report: ModelReport, card: CardAnswer, console: Con
     console.print(Text(f"\nWith {printable(report.path)}:", style="bold"), soft_wrap=True)
     if card.plan is not None:
         console.print(plan_table(card.plan))
-    console.print(Text(printable(advice(found, report, card))), soft_wrap=True)
+    told = advice(found, report, card) + ("" if tables is None else f" {in_words(tables)}")
+    console.print(Text(printable(told)), soft_wrap=True)
 
 
 def advice(found: Examination, report: ModelReport, card: CardAnswer) -> str:
     """What strata would do with the model, in a few sentences."""
     if card.plan is not None and card.is_used:
         return f"On the card: {plan_sentence(card.plan)}.{_pinning(card.plan, found.ceilings.pinned)}"
-    refusal = None if card.plan is None else card.plan.refusal
-    why = _sentence(card.problem or refusal or "torch sees no GPU")
+    why = _sentence(card.problem or "torch sees no GPU")
     if not report.verdict.can_run:
         return f"{why}. {report.verdict.sentence}"
     threads = fitting_threads(report.config["hidden_size"])
@@ -169,7 +174,9 @@ def _measured(found: Ceilings) -> list[tuple[str, str]]:
     return lines
 
 
-def examination_as_json(found: Examination, report: ModelReport, card: CardAnswer) -> dict[str, Any]:
+def examination_as_json(
+    found: Examination, report: ModelReport, card: CardAnswer, tables: TableSpeed | None
+) -> dict[str, Any]:
     """Everything as plain values."""
     memory = found.hardware.memory
     return {
@@ -184,6 +191,7 @@ def examination_as_json(found: Examination, report: ModelReport, card: CardAnswe
             "plan": None if card.plan is None else plan_as_json(card.plan),
             "can_run_on_the_processor": report.verdict.can_run,
             "advice": advice(found, report, card),
+            "table_rows": None if tables is None else asdict(tables),
         },
     }
 

@@ -104,7 +104,7 @@ def _card_verdict(card: CardAnswer) -> list[tuple[bool, str]]:
         return []
     if card.is_used:
         return [(True, f"This PC can run it on its card: {plan_sentence(card.plan)}.")]
-    return [(False, f"This PC cannot run it on its card: {card.problem or card.plan.refusal}.")]
+    return [(False, f"This PC cannot run it on its card: {card.problem}.")]
 
 
 def _facts(report: ModelReport) -> list[tuple[str, str]]:

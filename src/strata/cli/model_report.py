@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from strata.build import held_as, held_sizes
-from strata.errors import SettingsError
+from strata.build import cpu_needs, held_as, held_sizes
+from strata.engine.cpu_memory import CpuNeeds, plan_cpu_memory
+from strata.errors import ModelError, SettingsError
 from strata.hardware import Hardware, MemoryFacts, disk_free_bytes, read_hardware
 from strata.models.families import family_of
 from strata.models.needs import (
@@ -112,11 +113,13 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         sizes, held = {name: math.prod(shape) * element_bytes for name, shape in loaded.items()}, dtype
     else:
         sizes, held = held_sizes(source, loaded, engine), held_as(engine)
-    working = reading_bytes(config, min(engine.chunk_rows, parsed.max_position))
+    working = reading_bytes(config, min(engine.cpu_chunk_rows, parsed.max_position))
     today = place_in_ram(sizes, state.at(tokens), RESIDENT_TABLE_BYTES, working)
     has_tokenizer = _has_tokenizer(source, directory)
     missing = [name for name, held in (("tokenizer", has_tokenizer), ("weights", source)) if not held]
-    conditions = f"{held} with one conversation of {tokens:,} tokens"
+    verdict = decide(today, hardware.memory, f"{held} with one conversation of {tokens:,} tokens", missing)
+    if source is not None and not verdict.can_run:
+        verdict = decide_with_files(verdict, cpu_needs(source, family, parsed, engine), hardware.memory, engine)
     return ModelReport(
         path=str(directory),
         family=family.name,
@@ -135,7 +138,7 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         with_card=place_on_card(stored_sizes, state_bytes(config, 2).at(tokens)),
         hardware=hardware,
         disk_free=disk_free_bytes(directory if directory.is_dir() else directory.absolute().parent),
-        verdict=decide(today, hardware.memory, conditions, missing),
+        verdict=verdict,
     )
 
 
@@ -155,6 +158,23 @@ def decide(today: Placement, memory: MemoryFacts, conditions: str, missing: Sequ
     whole = memory.total if memory.limit is None else memory.limit
     advice = f"{gib(whole)} in all: close other programs" if needed <= whole else f"it has {gib(whole)} in all"
     return Verdict(False, f"This PC cannot run it on its CPU today: it needs {amount} ({advice}).")
+
+
+def decide_with_files(verdict: Verdict, needs: CpuNeeds, memory: MemoryFacts, engine: EngineSettings) -> Verdict:
+    """The verdict of a model that does not fit, if experts may stay in its files."""
+    try:
+        cache = plan_cpu_memory(needs, memory, engine.ram_gib, is_filed=True)
+    except ModelError:
+        return verdict
+    if cache is None:  # it is a conversation that does not fit
+        return verdict
+    if not engine.mmap:
+        return Verdict(False, f"{verdict.sentence} With `--mmap`, which leaves experts in its file, it can.")
+    return Verdict(
+        True,
+        f"This PC can run it on its CPU with experts left in its file: {gib(cache)} of memory are for those that are "
+        f"read when they are asked for, of {gib(needs.experts)}.",
+    )
 
 
 def gib(size: float) -> str:

@@ -62,9 +62,9 @@ def _tell_facts(parts: "Parts") -> None:
     for notice in facts.notices:
         write_line(f"note: {notice}")
     _tell(f"{parts.model_name}: {facts.family}, {facts.parameters:,} parameters, context {facts.context:,} tokens")
-    states = facts.slots * facts.slot_bytes
+    states, slots = facts.slots * facts.slot_bytes, "1 slot" if facts.slots == 1 else f"{facts.slots} slots"
     _tell(
-        f"memory: weights {facts.weight_bytes / _GIB:.2f} GiB, {facts.slots} slots of "
+        f"memory: weights {facts.weight_bytes / _GIB:.2f} GiB, {slots} of "
         f"{facts.slot_bytes / _GIB:.2f} GiB, together {(facts.weight_bytes + states) / _GIB:.2f} GiB"
     )
     for address in parts.addresses:

@@ -11,17 +11,24 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from strata.engine.chunk_loading import COMPILED_ROWS, compiling_context, compiling_launches
+from strata.engine.flights import forget, launching
 from strata.engine.graphs import wanted_graphs
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.tier_loading import make_tiers, ranks_of
+from strata.experts.streaming import ResidentExperts
 from strata.kernels.compiled import noting_compilations, use_cache
 from strata.kernels.roads import use_dependent_launches
 from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
+from strata.models.device.file_tables import file_tables_of
 from strata.models.device.launches import Launch
+from strata.models.device.reading.chunks import ChunkMemory
+from strata.models.device.reading.support import chunk_problem
 from strata.models.device.sizes import CELL_ROWS
 from strata.models.device.skeleton import SkeletonPlaces, SkeletonWeights
 from strata.models.families import family_of
@@ -42,7 +49,9 @@ class CompileRequest:
     cache: Path
     dependent_launches: bool = True
     has_tiers: bool = False  # whether experts lie in tiers, which windows then plan
-    waits_in_stream: bool = False  # whether the stream waits for those of the CPU
+    waits_in_stream: bool = False  # whether the stream waits for answers of the CPU
+    reads_tables: bool = False  # whether n-gram tables stay in files, which windows then ask for rows
+    reads_chunks: bool = False  # whether prompts are read in chunks
 
 
 @dataclass(frozen=True)
@@ -79,11 +88,13 @@ def compile_share(request: CompileRequest, share: int, shares: int) -> Share:
     stage = _stage_of(request, device)
     failures = []
     with noting_compilations() as noted:
-        for group in list(step_groups(stage))[share::shares]:
+        for group in list(_groups_of(stage, request))[share::shares]:
             try:
-                for launch in group:
-                    launch.run()
-                stage.wait()
+                with launching(stage):  # who asks is answered, and who collects what another share asked for too
+                    for launch in group:
+                        launch.run()
+                    stage.wait()
+                forget(stage)
             except Exception as reason:  # told by the process that asked, with all others
                 failures.append(f"{group[0].kind}, {group[0].step}: {type(reason).__name__}: {reason}")
     return Share(noted.count, tuple(failures))
@@ -101,16 +112,37 @@ def step_groups(stage: Stage) -> Iterator[list[Launch]]:
         yield from groups.values()
 
 
+def chunk_groups(stage: Stage) -> Iterator[list[Launch]]:
+    """The same of a chunk's launches, if prompts can be read so."""
+    if chunk_problem(stage.model) is not None:
+        return
+    stage = Stage(stage.model, StageSizes(1, compiling_context(stage.model)), (1,))
+    chunks = ChunkMemory(stage.model, stage.state, stage.rotation, ResidentExperts(()), max(COMPILED_ROWS))
+    groups: dict[tuple[str, str], list[Launch]] = {}
+    for launch in compiling_launches(chunks):
+        groups.setdefault((launch.kind, launch.step), []).append(launch)
+    yield from groups.values()
+
+
+def _groups_of(stage: Stage, request: CompileRequest) -> Iterator[list[Launch]]:
+    yield from step_groups(stage)
+    if request.reads_chunks:
+        yield from chunk_groups(stage)
+
+
 def skeleton_of(request: CompileRequest, device: torch.device) -> DeviceModel:
     """The model without its values."""
     source = open_model(request.model, request.quantize)
     family = family_of(source.config)
     names = [name for name in source.names() if part_of(name) is not Part.MTP]
-    built = family.build(family.parse_config(source.config), SkeletonWeights(source, names, device))
-    if not request.has_tiers:
-        return describe(built, device)
-    places, ranks, is_waiting = SkeletonPlaces(source, names), ranks_of(built), request.waits_in_stream
-    return describe(built, device, make_tiers(places, ranks, device, Pool(1), waits_in_stream=is_waiting))
+    weights = SkeletonWeights(source, names, device, reads_tables=request.reads_tables)
+    built: Any = family.build(family.parse_config(source.config), weights)
+    is_waiting, tiers = request.waits_in_stream, None
+    tables = file_tables_of(built, device, waits_in_stream=is_waiting)
+    if request.has_tiers:
+        places = SkeletonPlaces(source, names)
+        tiers = make_tiers(places, ranks_of(built), device, Pool(1), waits_in_stream=is_waiting)
+    return describe(built, device, tiers, tables)
 
 
 @cache

@@ -3,13 +3,17 @@
 Reads no weight. What is decided from it is in `placement.py`.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from strata.engine.memory_plan import GIB, Budgets, MemoryPlan, PlanRequest, conversations
+from strata.engine.memory_plan import GIB, Budgets, Growth, MemoryPlan, PlanRequest, TableRoom, conversations
 from strata.engine.placement import plan_memory
+from strata.engine.reader_room import fitting_chunk, reader_room, ring_room
+from strata.engine.stage import MOST_ROWS
 from strata.engine.window_room import window_room
+from strata.experts.expert_files import filing_problem
 from strata.experts.sources import expert_layers
 from strata.models.device.sizes import CELL_ROWS, StateSizes, state_sizes
 from strata.models.device.weights import MOST_TABLE_BYTES
@@ -18,6 +22,7 @@ from strata.models.fast.packing import held_bytes_packed
 from strata.models.needs import Part, StateBytes, part_of, sum_by_part
 from strata.settings import EngineSettings
 from strata.weights.opening import ModelSource
+from strata.weights.table_files import table_problem
 
 
 def plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
@@ -26,9 +31,10 @@ def plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) ->
     config = family.parse_config(source.config)
     shapes = family.expected_tensors(config)
     wanted = {name: shape for name, shape in shapes.items() if settings.drafts or part_of(name) is not Part.MTP}
-    return plan_memory(
-        plan_request(source.config, config, held_bytes_packed(source, wanted), wanted, settings, budgets)
-    )
+    request = plan_request(source.config, config, held_bytes_packed(source, wanted), wanted, settings, budgets)
+    tables = [name for name in wanted if part_of(name) is Part.NGRAM and name in source.names()]
+    filing = filing_problem(source, expert_layers(wanted))
+    return plan_memory(dataclasses.replace(request, filing_problem=filing, table_problem=table_problem(source, tables)))
 
 
 def plan_request(
@@ -41,6 +47,13 @@ def plan_request(
 ) -> PlanRequest:
     """values: config.json; config: the family's; tensor_bytes: canonical name -> bytes as the card holds them."""
     routed = {name: shape for name, shape in shapes.items() if part_of(name) is Part.ROUTED}
+    blobs = blobs_of(tensor_bytes, routed)
+    ring = ring_room(blobs, max((shape[0] for shape in routed.values()), default=0))
+    chunk_rows: int = 0
+    of_chunks: tuple[Growth, ...] = ()
+    if settings.gpu_reads == "chunks":
+        chunk_rows = fitting_chunk(values, budgets.card.usable, settings.chunk_rows, config.max_position, ring)
+        of_chunks = (reader_room(values, chunk_rows, config.max_position),)
     return PlanRequest(
         budgets=budgets,
         weights=sum_by_part(tensor_bytes),
@@ -48,19 +61,35 @@ def plan_request(
         growing=(
             *conversations(state_of(state_sizes(config))),
             window_room(values, config.max_position),
+            *of_chunks,
         ),
         longest_context=config.max_position,
         most_table_bytes=MOST_TABLE_BYTES,
         asked_slots=settings.slots,
         asked_context=settings.context,
-        blobs=_blobs(tensor_bytes, routed),
-        ranks=(values.get("text_config") or values).get("num_experts_per_tok") or 0,
+        blobs=blobs,
+        ranks=ranks_of(values),
         asked_cache=None if settings.cache_gib is None else int(settings.cache_gib * GIB),
         is_exclusive=settings.resident,
+        is_filed=settings.mmap,
+        tables=TableRoom(settings.ngram_table),
+        most_asked=most_asked(values, routed),
+        chunk_rows=chunk_rows,
+        ring_bytes=ring if chunk_rows else 0,
     )
 
 
-def _blobs(tensor_bytes: Mapping[str, int], routed: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, int], ...]:
+def ranks_of(values: Mapping[str, Any]) -> int:
+    """Routed experts of a row; 0: there are none. values: config.json."""
+    return (values.get("text_config") or values).get("num_experts_per_tok") or 0
+
+
+def most_asked(values: Mapping[str, Any], routed: Mapping[str, tuple[int, ...]]) -> int:
+    """How many experts a window asks of one layer at most; `routed` are the experts' tensors."""
+    return min(max((shape[0] for shape in routed.values()), default=0), MOST_ROWS * ranks_of(values))
+
+
+def blobs_of(tensor_bytes: Mapping[str, int], routed: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, int], ...]:
     """(bytes of an expert, how many) of every size; `routed` are the experts' tensors."""
     counts: dict[int, int] = {}
     for layer in expert_layers(routed):

@@ -23,6 +23,15 @@ def is_out_of_memory(failure: BaseException) -> bool:
     )
 
 
+def request_error(failure: Exception) -> str:
+    """What a request is told that a failure ends."""
+    if not is_out_of_memory(failure):
+        return str(failure)
+    if "CUDA" not in str(failure):
+        return "main memory ran out while the engine ran: other programs may have taken it; ask again"
+    return "the card ran out of memory while the engine ran: other programs may have taken it; ask again"
+
+
 def is_requests_failure(failure: Exception) -> bool:
     """Whether a failure ends the request it came from and nothing else."""
     if isinstance(failure, DeviceLostError):

@@ -4,8 +4,9 @@ Knows when something may be captured: after every kernel has run once, so that n
 Knows no op and no request.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,11 +95,24 @@ def _capture_all(stage: Stage, on_progress: ProgressCallback | None) -> dict[tup
     return graphs
 
 
+def replay_of(program: Program, device: torch.device) -> Callable[[], None]:
+    """What launches all of a program in one call, as a graph where there is one. All of it has run before."""
+    if device.type != "cuda" or is_reference_on(device):
+        return partial(_run_all, program)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        graph = _captured(program, torch.cuda.graph_pool_handle())
+    return graph.replay
+
+
+def _run_all(program: Program) -> None:
+    for launch in program:
+        launch.run()
+
+
 def _captured(program: Program, pool: Any) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with capturing(graph, pool):
-        for launch in program:
-            launch.run()
+        _run_all(program)
     return graph
 
 

@@ -5,7 +5,7 @@ and `tier_placement.py`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from strata.engine.points import MOST_POINTS
@@ -22,7 +22,16 @@ GIB = 1 << 30
 MARKS_A_SLOT = RECENT_MARKS
 POINTS_A_SLOT = MOST_POINTS + 1
 CHECKPOINTS_A_SLOT = POINTS_A_SLOT + MARKS_A_SLOT
+CHUNKS = "prompts in chunks"  # what they take of a card
 LEAST_CONTEXT = 4096  # where no shorter one was asked for
+
+
+class TableRoom(Enum):
+    """Where n-gram tables lie; the values are those of the setting `ngram_table`."""
+
+    AUTO = "auto"  # in main memory if it has room for them, else in files
+    MEMORY = "memory"
+    FILE = "file"
 
 
 class Place(Enum):
@@ -114,7 +123,25 @@ class PlanRequest:
     asked_cache: int | None = None  # bytes of the card for experts; the others stay in main memory
     ranks: int = 0  # experts of a row
     is_exclusive: bool = False  # main memory holds only experts that the card does not
+    is_filed: bool = False  # main memory holds experts as it has room; the others stay in the model's files
+    filing_problem: str | None = "nobody looked at its files"  # why none can be read from there; None: they can
+    most_asked: int = 0  # experts that a window asks of one layer at most
+    tables: TableRoom = TableRoom.MEMORY
+    table_problem: str | None = "nobody looked at its files"  # why tables cannot be read from there; None: they can
+    chunk_rows: int = 0  # of a prompt that pass the card together; 0: it is read as windows
+    ring_bytes: int = 0  # of the card for experts on their way to such rows, where not all have a seat
     reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
+
+    @property
+    def reads_tables(self) -> bool:
+        """Whether n-gram tables stay in their files."""
+        return self.tables is TableRoom.FILE
+
+    @property
+    def large_table_bytes(self) -> int:
+        """Of n-gram tables that are too large for the card; 0 if there are none."""
+        size = self.weights.get(Part.NGRAM, 0)
+        return size if size > self.most_table_bytes else 0
 
     @property
     def least_context(self) -> int:
@@ -130,6 +157,15 @@ class PlanRequest:
     def routed_bytes(self) -> int:
         """Of all routed experts."""
         return self.weights.get(Part.ROUTED, 0)
+
+    @property
+    def least_read(self) -> int:
+        """Main memory for experts that are read when they are asked for: what one layer of a window asks for."""
+        return self.most_asked * max((size for size, _ in self.blobs), default=0)
+
+    def left_in_files(self) -> "PlanRequest":
+        """The same where no expert lies in both memories and those that have no room stay in the model's files."""
+        return replace(self, is_exclusive=True, is_filed=True)
 
     def whole_experts(self, size: int) -> int:
         """At most `size` bytes that hold whole experts, and no more than there are."""

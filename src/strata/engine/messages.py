@@ -180,6 +180,7 @@ class Statistics:
     experts: Mapping[str, int] = field(default_factory=dict)  # by where they ran: vram, pcie, cpu
     # Of what: rows of experts, or, where they run in several places, distinct experts of each layer of each window.
     experts_are_rows: bool = True
+    experts_read: Mapping[str, int] = field(default_factory=dict)  # from files: experts, bytes, ns; empty: none are
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by use: weights, states, ...
 
 
@@ -187,7 +188,8 @@ class Statistics:
 class Pulse:
     """A sign of life from a thread of its own. `engine.client` takes it out of the stream and judges by it."""
 
-    step_seconds: float | None  # for how long the step under way has been running; None: nothing is under way
+    # For how long the step under way has been running, or since the last expert came from a file; None: there is none.
+    step_seconds: float | None
     waiting_for: str | None = None  # what a step that takes long waits for beside the device, in a sentence, if known
 
 

@@ -7,9 +7,9 @@ not.
 
 from dataclasses import replace
 
-from strata.engine.memory_plan import CHECKPOINTS_A_SLOT, GIB, MemoryPlan, Place, PlanRequest
+from strata.engine.memory_plan import CHECKPOINTS_A_SLOT, GIB, MemoryPlan, Place, PlanRequest, TableRoom
 from strata.engine.plan_parts import longest_context, most_slots, plan_of, room, weight_parts
-from strata.engine.plan_refusal import fits_with_less, refusal_of
+from strata.engine.plan_refusal import fits_with_less, lacks_ram, refusal_of
 from strata.engine.tier_placement import fewer_seats, plan_tiers
 from strata.errors import SettingsError
 from strata.models.device.sizes import CELL_ROWS
@@ -43,8 +43,32 @@ def slots_that_fit(asked: int | None, slot_bytes: int, free_bytes: int, context:
 def plan_memory(request: PlanRequest) -> MemoryPlan:
     """All experts on the card, or where they or a cache that was asked for leave no room for that, in tiers.
 
-    A plan that does not fit shows the least that was tried, with its refusal.
+    Where experts may stay in files they do only if main memory has no room for them, not even if none lies in both.
+    Before that n-gram tables stay in their files, of which a window reads a few rows. A plan that does not fit shows
+    the least that was tried, with its refusal.
     """
+    if request.reads_tables and request.table_problem is not None:
+        refusal = f"setting ngram_table: file does not work: {request.table_problem}; memory does"
+        return replace(_plan_experts(request), refusal=refusal)
+    may_stay = request.tables is TableRoom.AUTO and request.large_table_bytes and request.table_problem is None
+    if may_stay and lacks_ram(_plan_in_memory(replace(request, is_filed=False))):
+        request = replace(request, tables=TableRoom.FILE)
+    return _plan_experts(request)
+
+
+def _plan_experts(request: PlanRequest) -> MemoryPlan:
+    in_memory = _plan_in_memory(replace(request, is_filed=False))
+    if not request.is_filed or not request.experts or not lacks_ram(in_memory):
+        return in_memory
+    apart = _plan_in_memory(replace(request, is_filed=False, is_exclusive=True))
+    if apart.refusal is None:
+        return apart
+    if request.filing_problem is not None:
+        return replace(apart, refusal=f"{apart.refusal}; `--mmap` changes nothing: {request.filing_problem}")
+    return _plan_in_memory(request.left_in_files())
+
+
+def _plan_in_memory(request: PlanRequest) -> MemoryPlan:
     if request.experts and request.asked_cache is not None and request.asked_cache < request.routed_bytes:
         return _refused(plan_with(request, request.whole_experts(request.asked_cache)))
     whole = _refused(plan_with(request, None))
@@ -89,11 +113,23 @@ def plan_again(plan: MemoryPlan, free: int) -> MemoryPlan:
     if checked.left(Place.CARD) >= (-request.reserve // 2 if plan.seats else 0):
         return checked
     if plan.seats is None:
-        return _refused(plan_with(request, None))
+        return _refused(_shrunk(checked, None))
     fewer = fewer_seats(checked, max(0, plan.seats + checked.left(Place.CARD)))
     if fewer is None:
-        return _refused(plan_with(request, plan.seats))
-    return fewer if fewer.left(Place.CARD) >= 0 else _refused(plan_with(request, 0))
+        return _refused(_shrunk(checked, plan.seats))
+    return fewer if fewer.left(Place.CARD) >= 0 else _refused(_shrunk(checked, 0))
+
+
+def _shrunk(plan: MemoryPlan, seats: int | None) -> MemoryPlan:
+    """The plan with as many of its slots as fit beside these seats, then with as much of its context; or as asked."""
+    request, slots, context = plan.request, plan.slots, plan.context
+    if request.asked_slots is None:
+        fitting = (most_slots(request, context, room(request, each, seats), each, slots) for each in Place)
+        slots = max(1, min(slots, *fitting))
+    if request.asked_context is None:
+        longest = longest_context(request, slots, room(request, Place.CARD, seats))
+        context = max(request.least_context, min(context, longest))
+    return plan_of(request, slots, context, seats)
 
 
 def next_smaller(plan: MemoryPlan) -> MemoryPlan | None:

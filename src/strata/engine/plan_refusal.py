@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from strata.engine.memory_plan import GIB, LEAST_CONTEXT, MemoryPlan, Place
+from strata.engine.memory_plan import GIB, LEAST_CONTEXT, MemoryPlan, Place, PlanRequest, TableRoom
 from strata.engine.plan_parts import EXPERTS, longest_context, most_slots, plan_of, room, total
 from strata.engine.tier_placement import plan_tiers
 
@@ -17,8 +17,13 @@ def refusal_of(plan: MemoryPlan) -> str | None:
             return _cache_refusal(plan)
         return _card_refusal(_least(plan))
     if plan.left(Place.RAM) < 0:
-        return _ram_refusal(plan) if plan.seats is None else _tiers_refusal(plan)
+        return (_ram_refusal(plan) if plan.seats is None else _tiers_refusal(plan)) + _table_words(plan)
     return None
+
+
+def lacks_ram(plan: MemoryPlan) -> bool:
+    """Whether main memory alone is too small for the plan."""
+    return plan.left(Place.CARD) >= 0 > plan.left(Place.RAM)
 
 
 def fits_with_less(plan: MemoryPlan) -> bool:
@@ -93,6 +98,8 @@ def _ram_refusal(plan: MemoryPlan) -> str:
 def _tiers_refusal(plan: MemoryPlan) -> str:
     """The card holds a part of the experts, and main memory is too small for the others."""
     request = plan.request
+    if request.is_filed:
+        return _filed_refusal(plan)
     return (
         f"this model does not fit on {request.budgets.card_name} with main memory beside it: the card would hold "
         f"{(plan.seats or 0) / GIB:.1f} of {request.routed_bytes / GIB:.1f} GiB of experts, and main memory needs "
@@ -101,19 +108,38 @@ def _tiers_refusal(plan: MemoryPlan) -> str:
     )
 
 
-def _what_would_fit(plan: MemoryPlan) -> str:
-    """Exclusive placement, fewer bits, or both."""
+def _filed_refusal(plan: MemoryPlan) -> str:
+    """Main memory is too small even where experts stay in the model's files."""
     request = plan.request
-    if request.is_exclusive:
-        return _fitting_bits(plan, "")
-    apart = replace(request, is_exclusive=True)
-    if request.asked_cache is None:
-        tried = plan_tiers(apart, plan.slots)
-    else:
-        tried = plan_of(apart, plan.slots, plan.context, plan.seats)
-    if tried.left(Place.CARD) >= 0 and tried.left(Place.RAM) >= 0:
+    return (
+        f"this model does not fit on {request.budgets.card_name} with main memory beside it, even if experts stay in "
+        f"its files: main memory needs {plan.used(Place.RAM) / GIB:.1f} GiB ({_in_words(plan, Place.RAM)}), of which "
+        f"{request.budgets.ram.usable / GIB:.1f} GiB may be used; experts that are read take what the "
+        f"{request.most_asked} take that a window may ask of one layer: more of it must be free, or ram_gib larger"
+    )
+
+
+def _what_would_fit(plan: MemoryPlan) -> str:
+    """Exclusive placement, experts in files, fewer bits, or several of them."""
+    request = plan.request
+    apart = _tried(plan, replace(request, is_exclusive=True))
+    if not request.is_exclusive and not _is_short(apart):
         return "with `--resident`, which keeps no expert in both, it fits"
-    return _fitting_bits(tried, "`--resident` and ")
+    bits = _fitting_bits(plan, "") if request.is_exclusive else _fitting_bits(apart, "`--resident` and ")
+    if request.filing_problem is not None or _is_short(_tried(plan, request.left_in_files())):
+        return bits
+    return f"with `--mmap`, which leaves experts in the model's files until they are asked for, it fits; {bits}"
+
+
+def _tried(plan: MemoryPlan, request: PlanRequest) -> MemoryPlan:
+    """The plan as another request would have it."""
+    if request.asked_cache is None:
+        return plan_tiers(request, plan.slots)
+    return plan_of(request, plan.slots, plan.context, plan.seats)
+
+
+def _is_short(plan: MemoryPlan) -> bool:
+    return any(plan.left(place) < 0 for place in Place)
 
 
 def _fitting_bits(plan: MemoryPlan, beside: str) -> str:
@@ -125,6 +151,17 @@ def _fitting_bits(plan: MemoryPlan, beside: str) -> str:
     if request.routed_weights and most > 0 and plan.left(Place.RAM) + in_ram >= 0:
         return f"with {beside}experts of at most {most * 8 / request.routed_weights:.1f} bits a weight it would fit"
     return "more of it must be free, or ram_gib larger"
+
+
+def _table_words(plan: MemoryPlan) -> str:
+    """That n-gram tables in main memory could stay in their files, or why not."""
+    request = plan.request
+    size, problem = request.large_table_bytes, request.table_problem
+    if size and request.tables is TableRoom.MEMORY and problem is None:
+        return f"; with ngram_table auto or file the n-gram tables, {size / GIB:.1f} GiB, stay in their files"
+    if size and request.tables is TableRoom.AUTO and problem is not None:
+        return f"; the n-gram tables cannot stay in their files: {problem}"
+    return ""
 
 
 def _words(slots: int) -> str:

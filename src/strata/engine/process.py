@@ -67,6 +67,11 @@ class Loop(Protocol):
         """What the step under way waits for beside its device, in a sentence, if that is known. From any thread."""
         ...
 
+    @property
+    def arrivals(self) -> int:
+        """Experts that were read from files so far: a step is not stuck as long as some arrive. From any thread."""
+        ...
+
     def statistics(self) -> Statistics:
         """The counters now."""
         ...
@@ -177,11 +182,21 @@ class _Server:
         os._exit(EXIT_ALONE)
 
     def _beat(self) -> None:
+        arrivals, arrived = 0, 0.0
         while True:
+            now, so_far = time.monotonic(), self._arrivals()
+            if so_far != arrivals:
+                arrivals, arrived = so_far, now
             began = self.step_began
-            seconds = None if began is None else time.monotonic() - began
+            seconds = None if began is None else now - max(began, arrived)
             self.send(Pulse(seconds, self._waiting_for() if seconds is not None and seconds > LONG_SECONDS else None))
             time.sleep(PULSE_SECONDS)
+
+    def _arrivals(self) -> int:
+        """What cannot be told does not end the pulse."""
+        with contextlib.suppress(EngineError):
+            return 0 if self.loop is None else self.loop.arrivals
+        return 0
 
     def _waiting_for(self) -> str | None:
         """What cannot be told does not end the pulse."""

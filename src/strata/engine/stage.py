@@ -15,8 +15,9 @@ from functools import partial
 
 import torch
 
-from strata.kernels.attention_rows import rotation_table
+from strata.kernels.attention_rows import RotationTables, rotation_table
 from strata.kernels.delta_rows import SegmentLengths
+from strata.kernels.expert_plan.tables import PlannedWork
 from strata.kernels.sampler import accept_rows, begin_window, choose_tokens, choose_unfiltered_tokens
 from strata.kernels.sampler.buffers import ChoiceScratch, ChosenTokens
 from strata.kernels.sampler.plan import PlannedPart, WindowPlan, plan_words
@@ -24,7 +25,7 @@ from strata.kernels.sampler.results import WindowResults
 from strata.kernels.sampler.slots import ReplyStart, SlotVariables, slot_words
 from strata.kernels.window_rows import WindowRows
 from strata.models.device.buffers import Buffers
-from strata.models.device.description import DeviceModel
+from strata.models.device.description import DeviceModel, SparseMlp
 from strata.models.device.launches import Launch, Program, Workspace
 from strata.models.device.programs import build_program
 from strata.models.device.state import DeviceState
@@ -121,6 +122,10 @@ class Stage:
         """float32 [bucket, streams * hidden]: the streams before the final mixer, behind a forward or window."""
         return self._buckets[bucket].buffers.streams
 
+    def planned(self, bucket: int, mlp: SparseMlp) -> PlannedWork:
+        """Where windows of a bucket find what is planned of such a layer's experts, where those lie in tiers."""
+        return self._buckets[bucket].buffers.planned(mlp)
+
     def set_plan(self, serial: int, parts: Sequence[PlannedPart]) -> None:
         """Which slots take part in the next window, and their drafts; 1 + drafts rows each must fit the bucket."""
         self._put(plan_words(serial, parts, self.segments, self.sizes.most_drafts), self.plan.words)
@@ -191,6 +196,16 @@ class Stage:
         """Until the device has done everything."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def wait_here(self) -> None:
+        """Until what was launched on this thread's stream is done; copies on roads of their own may go on."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    @property
+    def rotation(self) -> RotationTables:
+        """The turns of all positions of a slot."""
+        return self._rotation
 
     def _make_bucket(self, rows: int) -> "_Bucket":
         words = torch.empty(4 * _room(rows) + 3 * _room(self.segments), dtype=torch.int32, device=self.device)

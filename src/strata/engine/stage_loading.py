@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from strata.engine.chunk_loading import make_chunks, warm_up_chunks
 from strata.engine.failures import is_out_of_memory
 from strata.engine.graphs import WindowGraphs
 from strata.engine.memory_plan import GIB, MemoryPlan
 from strata.engine.placement import next_smaller, plan_again, recheck
-from strata.engine.stage import Stage, StageSizes
+from strata.engine.stage import MOST_ROWS, Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_profile import profiled_run
 from strata.engine.tier_loading import LoadedTiers, TierWishes, give_way, load_tiers, plan_store, ranks_of
@@ -24,6 +25,8 @@ from strata.experts.packing import PackingThreads
 from strata.experts.store import ExpertStore
 from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
+from strata.models.device.file_tables import file_tables_of
+from strata.models.device.reading.support import chunk_problem
 from strata.models.device.weights import DeviceWeights
 from strata.models.families import Family
 from strata.types import ProgressCallback
@@ -88,19 +91,29 @@ def load_stage(
     weights = _load_weights(files, card, plan, wishes or TierWishes(), on_progress)
     card.release_unused()  # what loading used in between counts as free
 
+    store = None if weights.tiers is None else weights.tiers.store
+    pool = None if weights.tiers is None else weights.tiers.pool
+    problem = chunk_problem(weights.description)
+
     def make(tried: MemoryPlan) -> StageModel:
         if weights.tiers is not None:
             give_way(weights.tiers, tried)
             card.release_unused()
         stage = Stage(weights.description, StageSizes(tried.slots, tried.context))
         run = profiled_run(stage, on_progress) if is_profiled else WindowGraphs(stage, on_progress).run
-        return StageModel(stage, run, files.config, weights.experts_per_row)
+        chunks = None
+        if tried.request.chunk_rows and problem is None:
+            chunks = make_chunks(stage, min(tried.request.chunk_rows, stage.state.cells), store, pool)
+            warm_up_chunks(chunks)
+        return StageModel(stage, run, files.config, weights.experts_per_row, chunks)
 
     fitting = _not_refused(recheck(weights.plan, card.free_bytes()))
     model, found = largest_that_fits(fitting, make, card.release_unused)
     notices = plan_notices(plan, found, files.config.max_position)
-    if weights.tiers is not None and weights.tiers.store.notice is not None:
-        notices += (weights.tiers.store.notice,)
+    if store is not None and store.notice is not None:
+        notices += (store.notice,)
+    if problem is not None and found.request.chunk_rows:
+        notices += (f"prompts are read as windows of {MOST_ROWS} rows, which is slow, because {problem}",)
     return LoadedStage(model, found, notices, weights.tiers)
 
 
@@ -126,10 +139,19 @@ def _load_weights(
             planned = plan_store(files.source, files.names, plan, wishes)
             store = ExpertStore.create(planned, card.device, pinning=card.pinning(), on_progress=on_progress)
         with PackingThreads() as threads:
-            weights = DeviceWeights(files.source, files.names, card.device, on_progress, threads=threads, store=store)
+            weights = DeviceWeights(
+                files.source,
+                files.names,
+                card.device,
+                on_progress,
+                threads=threads,
+                store=store,
+                reads_tables=plan.request.reads_tables,
+            )
             built: Any = files.family.build(files.config, weights)
         tiers = None if store is None else load_tiers(store, ranks_of(built), card.device, wishes)
-        description = describe(built, card.device, None if tiers is None else tiers.tiers)
+        tables = file_tables_of(built, card.device, waits_in_stream=wishes.waits_in_stream)
+        description = describe(built, card.device, None if tiers is None else tiers.tiers, tables)
     except RuntimeError as failure:
         if not is_out_of_memory(failure):
             raise

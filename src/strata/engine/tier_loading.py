@@ -5,16 +5,18 @@ planned, before anything else does.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from strata.engine.memory_plan import MemoryPlan
+from strata.engine.memory_plan import MemoryPlan, Place
+from strata.engine.plan_parts import EXPERTS, READ_EXPERTS
 from strata.engine.stage import MOST_ROWS
 from strata.experts.cache import place_hottest
+from strata.experts.expert_files import ReadCache
 from strata.experts.sources import expert_layers
 from strata.experts.store import ExpertStore
 from strata.experts.store_plan import StoreLayer, StorePlan
@@ -36,6 +38,11 @@ class TierWishes:
     waits_in_stream: bool = False  # whether the device's stream waits for them, instead of a kernel
 
 
+def plan_problem(plan: MemoryPlan) -> str | None:
+    """Why a plan cannot be carried out here, in a sentence, what does not fit first; None if it can."""
+    return plan.refusal or tiers_problem(plan)
+
+
 def tiers_problem(plan: MemoryPlan) -> str | None:
     """Why a plan that has seats cannot be carried out here, in a sentence; None if it can."""
     if plan.seats is None:
@@ -50,16 +57,35 @@ def tiers_problem(plan: MemoryPlan) -> str | None:
 
 
 def plan_store(source: WeightSource, names: Collection[str], plan: MemoryPlan, wishes: TierWishes) -> StorePlan:
-    """The hottest experts in as many bytes of seats as the plan has. Raises ValueError for heat of another shape."""
+    """The hottest experts in as many bytes of seats as the plan has, the others in main memory, or in files as planned.
+
+    Raises ValueError for heat of another shape.
+    """
     assert plan.seats is not None
     found = experts_of(source, expert_layers(names))
-    layers = tuple(StoreLayer(name, found.layout(name)) for name in found.layers())
+    is_filed = plan.request.is_filed
+    layers = tuple(
+        StoreLayer(name, found.layout(name), found.published(name) if is_filed else None) for name in found.layers()
+    )
     shape = len(layers), found.count(layers[0].name)
     heat = np.zeros(shape) if wishes.heat is None else wishes.heat
     if heat.shape != shape:
         raise ValueError(f"heat of {list(heat.shape)} layers and experts for a model of {list(shape)}")
     sizes = [layer.layout.total_bytes for layer in layers]
-    return StorePlan(layers, place_hottest(heat, sizes, plan.seats), plan.request.is_exclusive, heat)
+    seated = StorePlan(layers, place_hottest(heat, sizes, plan.seats), plan.request.is_exclusive, heat)
+    return _with_files(seated, heat, plan) if is_filed else seated
+
+
+def _with_files(seated: StorePlan, heat: NDArray[np.floating], plan: MemoryPlan) -> StorePlan:
+    """The same where main memory does not hold all experts without a seat."""
+    sizes = seated.blob_bytes
+    in_ram = sum(part.size for part in plan.parts if part.name in (EXPERTS, READ_EXPERTS) and part.place is Place.RAM)
+    read = sum(part.size for part in plan.parts if part.name == READ_EXPERTS)
+    cache_bytes = max(read, int(sizes.max()))
+    spare = sum(size * places for size, places in seated.spare_places().items())
+    without_seat = np.where(seated.has_seat, -1.0, heat)
+    has_place = place_hottest(without_seat, sizes.tolist(), max(0, in_ram - cache_bytes - spare)) & ~seated.has_seat
+    return replace(seated, has_place=has_place, cache_bytes=cache_bytes)
 
 
 @dataclass(frozen=True)
@@ -82,15 +108,22 @@ def threads_beside_a_card(cores: int) -> int:
 def load_tiers(store: ExpertStore, ranks: int, device: torch.device, wishes: TierWishes) -> LoadedTiers:
     """Tables and threads over a store that was filled. ranks: experts of a row."""
     pool = Pool(wishes.threads or threads_beside_a_card(read_cpu().usable_cores))
-    tiers = make_tiers(store, ranks, device, pool, waits_in_stream=wishes.waits_in_stream)
+    tiers = make_tiers(store, ranks, device, pool, waits_in_stream=wishes.waits_in_stream, reads=store.reads)
     return LoadedTiers(store, tiers, pool)
 
 
 def make_tiers(
-    store: ExpertPlaces, ranks: int, device: torch.device, pool: Pool, *, waits_in_stream: bool = False
+    store: ExpertPlaces,
+    ranks: int,
+    device: torch.device,
+    pool: Pool,
+    *,
+    waits_in_stream: bool = False,
+    reads: ReadCache | None = None,
 ) -> ExpertTiers:
-    """Tables for the largest windows of a stage."""
-    return ExpertTiers(store, pool, device, WindowSize(MOST_ROWS, ranks), waits_in_stream=waits_in_stream)
+    """Tables for the largest windows of a stage. reads: gives experts that lie nowhere in `store`."""
+    size = WindowSize(MOST_ROWS, ranks)
+    return ExpertTiers(store, pool, device, size, waits_in_stream=waits_in_stream, reads=reads)
 
 
 def ranks_of(built: Any) -> int:

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from strata.experts.routing_profile import (
     LoadedProfile,
     ProfiledModel,
+    add_to_profile,
     load_profile,
-    merged_heat,
     model_digest,
     profile_path,
-    save_profile,
 )
 from strata.experts.sources import expert_layers
 from strata.models.fast.packing import experts_of
@@ -41,9 +40,12 @@ class OpenProfile:
         return self.found.heat
 
     def save(self, heat: NDArray[np.float64]) -> None:
-        """Add what a run asked for; nothing if it asked for nothing. What goes wrong is logged."""
+        """Add what a run asked for to what the file holds by now; nothing if it asked for nothing.
+
+        What goes wrong is logged.
+        """
         if heat.any():
-            problem = save_profile(self.path, self.model, merged_heat(self.found.heat, heat))
+            problem = add_to_profile(self.path, self.model, heat)
             if problem is not None:
                 _log.warning("%s", problem)
 

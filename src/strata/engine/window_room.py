@@ -29,7 +29,7 @@ def window_room(values: Mapping[str, Any], cells: int) -> Growth:
         "windows",
         Place.CARD,
         fixed=int(rows) + _scratch_bytes(text),
-        per_position=FLOAT_BYTES * _head_dim(text) + OWN_ROWS * blocks,  # rotary tables; scores of blocks
+        per_position=FLOAT_BYTES * head_dim_of(text) + OWN_ROWS * blocks,  # rotary tables; scores of blocks
     )
 
 
@@ -38,23 +38,23 @@ def _shared_row_bytes(text: Mapping[str, Any]) -> int:
     streams = text.get("hc_count", 1) * text["hidden_size"]
     ngram_layers = len(text.get("ple_layer_ids") or ())
     is_attention = attention_layers(text)
-    delta = _delta_width(text) * is_attention.count(False)
+    delta = delta_width(text) * is_attention.count(False)
     mlp = max(text.get("num_experts") or 0, 2 * (text.get("intermediate_size") or 0))
     mlp += 2 * (text.get("shared_expert_intermediate_size") or 0)
     shares = text.get("hc_lowrank", 0) + text.get("hc_count", 1)
     gates = shares + text.get("hc_count", 1) + arrival_columns(shares)  # and strengths, and counters of programs
     ngrams = (3 + ngram_layers) * streams + text["hidden_size"] if ngram_layers else 0
-    values = streams + gates + 2 * text["hidden_size"] + _attention_width(text) + mlp + delta + ngrams
+    values = streams + gates + 2 * text["hidden_size"] + attention_width(text) + mlp + delta + ngrams
     return FLOAT_BYTES * (values + text["vocab_size"])
 
 
 def _own_row_bytes(text: Mapping[str, Any], cells: int) -> float:
     """Of one row in the buffers that every bucket has for itself."""
-    hidden, heads, head_dim = text["hidden_size"], text["num_attention_heads"], _head_dim(text)
+    hidden, heads, head_dim = text["hidden_size"], text["num_attention_heads"], head_dim_of(text)
     ranks, width = text.get("num_experts_per_tok", 0), text.get("moe_intermediate_size", 0)
     shared = text.get("shared_expert_intermediate_size") or 0
     read = text.get("hc_count", 1) * hidden + 2 * hidden + text.get("hc_lowrank", 0) + heads * head_dim
-    read += _delta_values(text) + text.get("ple_embed_dim", 0) + (text.get("intermediate_size") or 0)
+    read += delta_values(text) + text.get("ple_embed_dim", 0) + (text.get("intermediate_size") or 0)
     experts = ranks * (2 * width + hidden + 6) + shared + hidden
     sees = cells
     if text.get("indexer_head_dim"):
@@ -72,24 +72,26 @@ def _scratch_bytes(text: Mapping[str, Any]) -> int:
     return marks + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _attention_width(text: Mapping[str, Any]) -> int:
+def attention_width(text: Mapping[str, Any]) -> int:
     """Columns of an attention layer's projections; gates and an indexer counted where there may be some."""
-    cells = 2 * (text.get("num_key_value_heads") or text["num_attention_heads"]) * _head_dim(text)
+    cells = 2 * (text.get("num_key_value_heads") or text["num_attention_heads"]) * head_dim_of(text)
     index = (text.get("indexer_n_heads", 0) + 1) * (text.get("indexer_head_dim") or 0)
-    return 2 * text["num_attention_heads"] * _head_dim(text) + cells + index
+    return 2 * text["num_attention_heads"] * head_dim_of(text) + cells + index
 
 
-def _delta_width(text: Mapping[str, Any]) -> int:
+def delta_width(text: Mapping[str, Any]) -> int:
     """Columns of a delta net's projections."""
     if "linear_num_key_heads" not in text:
         return 0
     keys = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"]
-    return keys + 2 * _delta_values(text) + 2 * text["linear_num_value_heads"]
+    return keys + 2 * delta_values(text) + 2 * text["linear_num_value_heads"]
 
 
-def _delta_values(text: Mapping[str, Any]) -> int:
+def delta_values(text: Mapping[str, Any]) -> int:
+    """Values of one row of a delta net, all heads together; 0 without one."""
     return text.get("linear_num_value_heads", 0) * text.get("linear_value_head_dim", 0)
 
 
-def _head_dim(text: Mapping[str, Any]) -> int:
+def head_dim_of(text: Mapping[str, Any]) -> int:
+    """Values of one attention head."""
     return int(text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"])

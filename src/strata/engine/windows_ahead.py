@@ -12,8 +12,9 @@ alone what has ended; what it did for a cancelled one lies behind the tokens tha
 back from there as from any token that nobody kept.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from strata.engine.failures import is_requests_failure
@@ -89,44 +90,42 @@ class WindowsAhead:
     def run(self, parts: Mapping[int, WindowPart], *, goes_on: bool) -> dict[int, Outcome]:
         """One window's outcomes: of the one in flight, which is for these parts, or of a new one if there is none.
 
-        goes_on: the next window is launched before this one has landed. A launch that fails ends its replies, and what
-        was in flight before it lands.
+        goes_on: the next window is launched before this one has landed. A launch, or a copy of a state, that fails ends
+        its replies, and what was in flight before it lands.
         """
         if self._flight is None:
-            self._device.begin(parts)
-            failure = self._launch(parts)
+            failure = _failure_of(partial(self._begin, parts))
             if failure is not None:
                 return _ended(parts, failure)
         flight, self._flight = self._flight, None
         assert flight is not None, "a launch that did not fail is in flight"
-        _take_marks(flight)
         following = {number: part for number, part in parts.items() if _has_room_behind_next(part.reply)}
-        failure = self._launch(following) if goes_on and following else None
-        outcomes = self._landed(flight)
-        return outcomes if failure is None else outcomes | _ended(following, failure)
+        failure = _failure_of(partial(self._follow, flight, following if goes_on else {}))
+        return self._landed(flight) | _ended(parts, failure)
 
     def land(self) -> dict[int, Outcome]:
         """The outcomes of what is in flight; empty if nothing is."""
         flight, self._flight = self._flight, None
         if flight is None:
             return {}
-        _take_marks(flight)
-        return self._landed(flight)
+        failure = _failure_of(partial(_take_marks, flight))
+        return self._landed(flight) | _ended(flight.parts, failure)
 
     def forget(self) -> None:
         """Nobody will ask for what is in flight."""
         self._flight = None
         self._device.forget()
 
-    def _launch(self, parts: Mapping[int, WindowPart]) -> Exception | None:
-        """Put a window in flight. What it returns ends these replies; raises what ends more than them."""
-        try:
-            self._flight = Flight(parts, self._device.launch(parts))
-        except Exception as failure:
-            if not is_requests_failure(failure):
-                raise
-            return failure
-        return None
+    def _begin(self, parts: Mapping[int, WindowPart]) -> None:
+        """Put a window in flight behind nothing."""
+        self._device.begin(parts)
+        self._flight = Flight(parts, self._device.launch(parts))
+
+    def _follow(self, flight: Flight, following: Mapping[int, WindowPart]) -> None:
+        """Put the next window in flight, unless it would be of nobody."""
+        _take_marks(flight)
+        if following:
+            self._flight = Flight(following, self._device.launch(following))
 
     def _landed(self, flight: Flight) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -140,8 +139,21 @@ class WindowsAhead:
         return outcomes
 
 
-def _ended(parts: Mapping[int, WindowPart], failure: Exception) -> dict[int, Outcome]:
-    """Replies that were still going on end with the failure: a launch may have moved a part of their states."""
+def _failure_of(action: Callable[[], None]) -> Exception | None:
+    """What ends replies, if it fails so; raises what ends more than them."""
+    try:
+        action()
+    except Exception as failure:
+        if not is_requests_failure(failure):
+            raise
+        return failure
+    return None
+
+
+def _ended(parts: Mapping[int, WindowPart], failure: Exception | None) -> dict[int, Outcome]:
+    """Replies that still go on end with a failure, if there was one: a launch may have moved a part of their states."""
+    if failure is None:
+        return {}
     going_on = {number: part.reply for number, part in parts.items() if part.reply.reason is None}
     for reply in going_on.values():
         reply.reason = FinishReason.ERROR

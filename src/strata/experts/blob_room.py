@@ -1,6 +1,7 @@
 """Room for blobs in pieces of one memory: a blob is found by its address. Knows sizes; knows no expert."""
 
 from bisect import bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,20 +53,37 @@ class BlobRoom:
             for address in range(piece.begin, piece.begin + piece.memory.numel(), blob_bytes)
         ]
 
-    def largest(self) -> torch.Tensor:
-        """The memory of the largest piece. Raises ValueError if there is none."""
-        return max((piece.memory for piece in self._pieces), key=torch.numel)
-
     def view(self, address: int) -> torch.Tensor:
         """The blob at an address, uint8. Raises ValueError if none begins there."""
         return self.run(address, 1)[0]
 
     def run(self, address: int, count: int) -> torch.Tensor:
         """Blobs one after another, uint8 [count, blob bytes]. Raises ValueError if they are not in one piece."""
+        piece = self._piece_at(address)
+        offset, size = address - piece.begin, piece.blob_bytes
+        if offset % size or offset + count * size > piece.memory.numel():
+            raise ValueError(f"no blob begins at {address:#x}, or not {count} of them")
+        return piece.memory[offset : offset + count * size].view(count, size)
+
+    def runs(self, addresses: Sequence[int]) -> list[torch.Tensor]:
+        """The blobs at these addresses in order, uint8; those that lie one behind another in a piece are one tensor.
+
+        Raises ValueError if no blob begins at one of them.
+        """
+        found: list[torch.Tensor] = []
+        start = 0
+        while start < len(addresses):
+            piece, stop = self._piece_at(addresses[start]), start + 1
+            behind = addresses[start] + piece.blob_bytes
+            end = piece.begin + piece.memory.numel()
+            while stop < len(addresses) and addresses[stop] == behind < end:
+                stop, behind = stop + 1, behind + piece.blob_bytes
+            found.append(self.run(addresses[start], stop - start).view(-1))
+            start = stop
+        return found
+
+    def _piece_at(self, address: int) -> Piece:
         index = bisect_right(self._pieces, address, key=lambda piece: piece.begin) - 1
-        if index >= 0:
-            piece = self._pieces[index]
-            offset, size = address - piece.begin, piece.blob_bytes
-            if offset % size == 0 and offset + count * size <= piece.memory.numel():
-                return piece.memory[offset : offset + count * size].view(count, size)
-        raise ValueError(f"no blob begins at {address:#x}")
+        if index < 0:
+            raise ValueError(f"no blob begins at {address:#x}")
+        return self._pieces[index]

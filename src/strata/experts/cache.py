@@ -62,7 +62,7 @@ class CacheView:
 
     counts: NDArray[np.float32]  # windows that asked for an expert, older and repeated ones counting less
     is_resident: NDArray[np.bool_]
-    is_landing: NDArray[np.bool_]  # on their way to a seat: may neither come nor go
+    is_landing: NDArray[np.bool_]  # on their way to a seat, or out of reach: may neither come nor go
     blob_bytes: NDArray[np.int64]  # [layers]: of one expert
 
 
@@ -121,13 +121,16 @@ class ExpertCache:
         self._windows += 1
         return [] if self._windows % self._rule.every else self._round(self._rule.most_swaps)
 
-    def note_counts(self, counts: NDArray[np.integer], most_swaps: int) -> list[Swap]:
+    def note_counts(
+        self, counts: NDArray[np.integer], most_swaps: int, may_move: NDArray[np.bool_] | None = None
+    ) -> list[Swap]:
         """A round at once: `counts` [layers, experts] windows asked for an expert since the last one.
 
-        The swaps that begin now, `most_swaps` at most; see `note_window`.
+        The swaps that begin now, `most_swaps` at most; see `note_window`. may_move [layers, experts]: who may come or
+        go; None: everyone.
         """
         self._asked += counts
-        return self._round(min(most_swaps, self._rule.most_swaps))
+        return self._round(min(most_swaps, self._rule.most_swaps), may_move)
 
     def call_off(self, swap: Swap) -> None:
         """A swap that had begun does not take place, its victim keeps the seat. Raises ValueError as `land` does."""
@@ -139,13 +142,14 @@ class ExpertCache:
         self._arrived(arrival)
         self.is_resident[arrival] = True
 
-    def _round(self, most_swaps: int) -> list[Swap]:
+    def _round(self, most_swaps: int, may_move: NDArray[np.bool_] | None = None) -> list[Swap]:
         is_asked = self._asked > 0
         repeated = self._asked - (is_asked & ~self._was_asked)
         self._counts += self._asked - np.float32(1 - self._rule.again) * repeated
         self._was_asked = is_asked
         self._asked[:] = 0
-        swaps = choose_swaps(self.view, replace(self._rule, most_swaps=most_swaps))
+        view = self.view if may_move is None else replace(self.view, is_landing=self._is_landing | ~may_move)
+        swaps = choose_swaps(view, replace(self._rule, most_swaps=most_swaps))
         self._counts *= np.float32(self._rule.decay)
         for swap in swaps:
             self.is_resident[swap.victim] = False

@@ -4,12 +4,12 @@ Knows mailboxes and which experts they may ask for; who rings (a GPU, a test's t
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from strata.experts.expert_files import ReadCache
 from strata.experts.pool import native_layout
 from strata.kernels.expert_plan.tables import Mailbox
 from strata.native import abi, library
@@ -62,65 +62,36 @@ class DoorbellState:
         return self.is_in_flight and self.door > self.answered
 
 
-class DoorbellService(Closing):
-    """Runs until it is stopped; a stop at any moment raises all flags, and so does a request that waits too long.
+class Doorbell(Closing):
+    """A service of either kind: runs until it is stopped. A stop at any moment raises all flags, and so does a request
+    that waits too long.
 
     In a process that was forked from this one it can do nothing, and ends without harm.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        layers: Sequence[LayerExperts],
-        mailboxes: Sequence[Mailbox],
-        limit_s: float = ANSWER_LIMIT_S,
-        memory: object = None,
-    ) -> None:
-        """Pool, mailboxes and `memory` are kept here; the caller keeps blobs alive that are not part of it."""
-        self._service: ctypes.c_void_p | None = None
-        self._kept = (pool, tuple(mailboxes), memory)
-        described = [_native_layer(layer) for layer in layers]
-        boxes = (abi.Mailbox * len(mailboxes))(*(as_struct(mailbox) for mailbox in mailboxes))
+    _service: ctypes.c_void_p | None = None
+
+    def __init__(self, create: Callable[[ctypes.c_void_p], int], kept: object) -> None:
+        """`create` makes the service where it is told to; `kept` lives as long as its threads may."""
+        self._kept = kept
         made = ctypes.c_void_p()
-        create = library.load().strata_doorbell_create
-        structs, limit_ms = (abi.LayerExperts * len(layers))(*described), max(1, round(limit_s * 1e3))
-        library.check(create(pool.handle, structs, len(layers), boxes, len(mailboxes), limit_ms, ctypes.byref(made)))
+        library.check(create(made))
         self._service = made
 
     def begin(self, mailbox: int) -> None:
-        """From now on this mailbox may ring. Raises EngineError if the service was stopped."""
+        """From now on this mailbox may ring; what it asked before and has no answer to is never answered.
+
+        Raises EngineError if the service was stopped.
+        """
         library.check(library.load().strata_doorbell_begin(self._service, mailbox))
 
     def end(self, mailbox: int) -> None:
-        """No window rings in it any more; when none is in flight the service sleeps."""
+        """No window rings in it any more, and behind this none is answered; with none in flight the service sleeps."""
         library.check(library.load().strata_doorbell_end(self._service, mailbox))
-
-    @contextmanager
-    def window(self, mailbox: int) -> Iterator[None]:
-        """While the block runs this mailbox may ring."""
-        self.begin(mailbox)
-        try:
-            yield
-        finally:
-            self.end(mailbox)
 
     def rewind(self, mailbox: int) -> None:
         """Both flags back to 0, between windows: long before they reach their maximum."""
         library.check(library.load().strata_doorbell_rewind(self._service, mailbox))
-
-    def place(self, layer: int, expert: int, address: int) -> None:
-        """Where an expert's blob lies from now on, 0 for nowhere; also while windows are in flight.
-
-        The old blob keeps its bytes until no window that may ask for it is left. Raises EngineError for an expert that
-        does not exist.
-        """
-        library.check(library.load().strata_doorbell_place(self._service, layer, expert, address or None))
-
-    def counters(self) -> DoorbellCounters:
-        """What it has done so far."""
-        found = abi.DoorbellCounters()
-        library.check(library.load().strata_doorbell_counters(self._service, ctypes.byref(found)))
-        return DoorbellCounters(found.requests, found.experts, found.bytes, found.busy_ns)
 
     def state(self, mailbox: int) -> DoorbellState:
         """A look at a mailbox; waits for nobody."""
@@ -144,6 +115,59 @@ class DoorbellService(Closing):
         if service is not None and library.load().strata_doorbell_destroy(service):
             # A thread that is stuck in a request may still read and write: what it has stays until the process ends.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._kept))
+
+
+class DoorbellService(Doorbell):
+    """Answers with rows that a pool's threads compute of experts."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        layers: Sequence[LayerExperts],
+        mailboxes: Sequence[Mailbox],
+        limit_s: float = ANSWER_LIMIT_S,
+        memory: object = None,
+        reads: ReadCache | None = None,
+    ) -> None:
+        """Pool, mailboxes, `memory` and `reads` are kept here; the caller keeps blobs alive that are not part of it.
+
+        reads: gives the experts whose address is 0; None: to ask for one is an error. As long as experts arrive from
+        there a request is not late.
+        """
+        structs = (abi.LayerExperts * len(layers))(*(_native_layer(layer) for layer in layers))
+        boxes, create = as_structs(mailboxes), library.load().strata_doorbell_create
+
+        def make(made: ctypes.c_void_p) -> int:
+            sizes = len(layers), boxes, len(mailboxes), limit_ms(limit_s)
+            return int(create(pool.handle, structs, *sizes, ctypes.byref(made)))
+
+        super().__init__(make, (pool, tuple(mailboxes), memory, reads))
+        if reads is not None:
+            library.check(library.load().strata_doorbell_read(self._service, reads.handle))
+
+    def place(self, layer: int, expert: int, address: int) -> None:
+        """Where an expert's blob lies from now on, 0 for nowhere; also while windows are in flight.
+
+        The old blob keeps its bytes until no window that may ask for it is left. Raises EngineError for an expert that
+        does not exist.
+        """
+        library.check(library.load().strata_doorbell_place(self._service, layer, expert, address or None))
+
+    def counters(self) -> DoorbellCounters:
+        """What it has done so far."""
+        found = abi.DoorbellCounters()
+        library.check(library.load().strata_doorbell_counters(self._service, ctypes.byref(found)))
+        return DoorbellCounters(found.requests, found.experts, found.bytes, found.busy_ns)
+
+
+def limit_ms(limit_s: float) -> int:
+    """A limit as the library takes it."""
+    return max(1, round(limit_s * 1e3))
+
+
+def as_structs(mailboxes: Sequence[Mailbox]) -> "ctypes.Array[abi.Mailbox]":
+    """Mailboxes one after another. Raises what `as_struct` raises."""
+    return (abi.Mailbox * len(mailboxes))(*map(as_struct, mailboxes))
 
 
 def as_struct(mailbox: Mailbox) -> abi.Mailbox:

@@ -36,7 +36,7 @@ class PackingThreads(Closing):
         """is_native: False packs everything in Python, the slow twin of the library."""
         self.threads = threads or read_cpu().usable_cores
         if is_native and library.is_available():
-            self.pool = Pool(self.threads, is_pinned=False)
+            self.pool = Pool(self.threads, keeps_cores=False)
 
     @property
     def python(self) -> ThreadPoolExecutor:

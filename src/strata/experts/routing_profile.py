@@ -5,16 +5,19 @@ whole or not at all, and nothing that goes wrong with it ends a run: there is a 
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,7 @@ FORMAT = "strata-expert-profile-1"
 MOST_HEADER_BYTES = 1 << 16
 MOST_EXPERTS = 1 << 24  # layers x experts
 MOST_HEAT = 1e15
+LOCK_S, LOOK_S = 5.0, 0.01  # how long a run waits for others that write, which takes them milliseconds, and how often
 HALF_LIFE = 100_000  # requests a layer after which older ones count half: 10,000 windows of ten experts
 
 
@@ -72,6 +76,19 @@ def load_profile(path: Path, model: ProfiledModel) -> LoadedProfile:
         return LoadedProfile(None, f"{failure}; the profile is not used")
 
 
+def add_to_profile(path: Path, model: ProfiledModel, heat: NDArray[np.floating]) -> str | None:
+    """Add what a run asked for, [layers, experts], to what the file holds by now; None, or why not in a sentence.
+
+    Runs that end at the same moment wait for each other, at a file beside the profile that stays.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent / f".{path.name[:80]}.lock"):
+            return save_profile(path, model, merged_heat(load_profile(path, model).heat, heat))
+    except OSError as failure:
+        return _unwritten(path, reason_of(failure))
+
+
 def save_profile(path: Path, model: ProfiledModel, heat: NDArray[np.floating]) -> str | None:
     """Write the file anew, its folder too if there is none; None, or a sentence for the user that says why not.
 
@@ -90,9 +107,34 @@ def save_profile(path: Path, model: ProfiledModel, heat: NDArray[np.floating]) -
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, header + b"\n" + values.tobytes())
     except OSError as failure:
-        why = "the disk has no room" if failure.errno in (errno.ENOSPC, errno.EDQUOT) else reason_of(failure)
-        return f"the profile of experts {path} cannot be written: {why}; the next start does without this run's"
+        has_no_room = failure.errno in (errno.ENOSPC, errno.EDQUOT)
+        return _unwritten(path, "the disk has no room" if has_no_room else reason_of(failure))
     return None
+
+
+def _unwritten(path: Path, why: str) -> str:
+    return f"the profile of experts {path} cannot be written: {why}; the next start does without this run's"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """No other run is in such a block over this file. Raises OSError if one is for longer than it may be."""
+    with path.open("ab") as file:
+        latest = time.monotonic() + LOCK_S
+        while not _try_lock(file):
+            if time.monotonic() > latest:
+                raise TimeoutError(errno.ETIMEDOUT, f"another program has held its lock for {LOCK_S:g} s")
+            time.sleep(LOOK_S)
+        yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    """Whether the file is this run's now, until it is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def merged_heat(old: NDArray[np.floating] | None, new: NDArray[np.floating]) -> NDArray[np.float64]:

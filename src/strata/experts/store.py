@@ -1,10 +1,11 @@
 """Where the bytes of every expert lie: in main memory, in seats of a card's memory, or in either one alone.
 
-Knows addresses and who they belong to; who has a seat is decided elsewhere, and so is when bytes are copied while
-windows run. On the CPU "the card's memory" is other main memory.
+Knows addresses and who they belong to; who has a seat is decided elsewhere, and so is when bytes are copied, at the
+start (`store_filling.py`) and while windows run. Experts that have neither stay in the model's files. On the CPU "the
+card's memory" is other main memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,25 +14,28 @@ from numpy.typing import NDArray
 from strata.errors import ModelError
 from strata.experts.blob_room import BlobRoom
 from strata.experts.cache import ExpertId
+from strata.experts.expert_files import FiledLayer, ReadCache
 from strata.experts.host_memory import HostMemory, Pinning, anonymous_memory, take_host_memory
-from strata.experts.packing import BATCH_BYTES, STAGE, PackingThreads, fill_blobs
-from strata.experts.sources import ExpertSource
 from strata.experts.store_plan import StorePlan, place_pieces, seat_pieces
-from strata.experts.uploading import Staging
 from strata.hardware import read_cpu
 from strata.quant.layout import BlobLayout
 from strata.types import ProgressCallback
 
 
 class ExpertStore:
-    """Every expert's bytes, and who holds which seat and which place. Not thread-safe.
+    """Experts' bytes, and who holds which seat and which place. Not thread-safe.
 
     A *seat* is room for one blob in the card's memory, a *place* the same in main memory; both are given as views of
     their bytes, uint8 [blob bytes], whose `data_ptr()` is the address in the tables. Memory lives as long as the store.
+    reads: gives those experts that have neither; None: there are none.
     """
 
     def __init__(
-        self, plan: StorePlan, seats: Sequence[torch.Tensor], take_host: Callable[[Sequence[int]], HostMemory]
+        self,
+        plan: StorePlan,
+        seats: Sequence[torch.Tensor],
+        take_host: Callable[[Sequence[int]], HostMemory],
+        reads: ReadCache | None = None,
     ) -> None:
         """seats: device memory, see `seat_pieces`; take_host: gives main memory, now and if seats are given up."""
         host = take_host([size * count for size, count in place_pieces(plan)])
@@ -39,6 +43,7 @@ class ExpertStore:
         self.experts = plan.has_seat.shape[1]
         self.blob_bytes = plan.blob_bytes
         self.is_exclusive = plan.is_exclusive
+        self.reads = reads
         self._layouts = tuple(layer.layout for layer in plan.layers)
         self._take_host, self._hosts = take_host, [host]
         self._seats, self._places = BlobRoom(), BlobRoom()
@@ -65,7 +70,10 @@ class ExpertStore:
         """
         workers = threads or read_cpu().usable_cores
         seats = [_device_memory(size * count, device) for size, count in seat_pieces(plan)]
-        return cls(plan, seats, lambda sizes: take_host_memory(sizes, workers, pinning, on_progress))
+        reads = None
+        if plan.has_place is not None:
+            reads = ReadCache.create(list(_filed_layers(plan)), plan.cache_bytes, workers, on_progress)
+        return cls(plan, seats, lambda sizes: take_host_memory(sizes, workers, pinning, on_progress), reads)
 
     @property
     def is_pinned(self) -> bool:
@@ -84,18 +92,19 @@ class ExpertStore:
 
     @property
     def ram_bytes(self) -> int:
-        """What all places take in main memory, spare ones counted."""
-        return self._places.total_bytes
+        """What all places take in main memory, spare ones and room for experts that are read counted."""
+        return self._places.total_bytes + (0 if self.reads is None else self.reads.memory.numel())
+
+    @property
+    def may_move(self) -> NDArray[np.bool_]:
+        """[layers, experts]: who has a seat or a place, and not its bytes in files alone."""
+        return (self.resident != 0) | (self.in_ram != 0)
 
     @property
     def held_ratio(self) -> float:
-        """Bytes held in both memories for each byte of the experts: 1 and the spare places if exclusive."""
+        """Bytes held in both memories for each byte of the experts: 1 and the spare places if exclusive, less where
+        some stay in files."""
         return (self.seat_bytes + self.ram_bytes) / (int(self.blob_bytes.sum()) * self.experts)
-
-    @property
-    def ram_piece(self) -> torch.Tensor:
-        """The largest piece of main memory, uint8, for whoever measures it. Raises ValueError if nothing lies there."""
-        return self._places.largest()
 
     def layout(self, layer: int) -> BlobLayout:
         """Of the blobs of one layer."""
@@ -114,6 +123,13 @@ class ExpertStore:
         """The place that an expert has in main memory."""
         address = int(self.in_ram[expert])
         return self._places.view(address) if address else None
+
+    def place_runs(self, layer: int, experts: Sequence[int]) -> list[torch.Tensor]:
+        """The bytes of these experts in main memory in this order, uint8; neighbours in one piece are one tensor.
+
+        Raises ValueError for one that has no place.
+        """
+        return self._places.runs(self.in_ram[layer, list(experts)].tolist())
 
     def take_seat(self, victim: ExpertId) -> torch.Tensor:
         """An expert loses its seat; the seat's bytes are the caller's from now on.
@@ -153,7 +169,8 @@ class ExpertStore:
     def give_up_seats(self, size: int) -> int:
         """Free at least so many bytes of the device's memory, or all seats; how many were. Before any window.
 
-        An exclusive store takes main memory for the experts that sat there; raises ModelError if there is none.
+        An exclusive store takes main memory for the experts that sat there, unless they can be read from files;
+        raises ModelError if there is none.
         """
         given_up = 0
         while given_up < size and self.seat_bytes:
@@ -166,7 +183,8 @@ class ExpertStore:
         """Nobody has a seat in this piece any more."""
         begin = seats.data_ptr()
         leaving = np.argwhere((self.resident >= begin) & (self.resident < begin + seats.numel()))
-        if self.is_exclusive:
+        takes_memory = self.is_exclusive and self.reads is None
+        if takes_memory:
             host = self._take_host([seats.numel()])
             if self.is_pinned and host.notice is not None:
                 raise ModelError(host.notice)  # a card may already read what lies in main memory in place
@@ -175,70 +193,15 @@ class ExpertStore:
             self._hosts.append(host)
             self._places.add(size, memory)
         for layer, expert in leaving.tolist():
-            if self.is_exclusive:
+            if takes_memory:
                 self.in_ram[layer, expert] = memory.data_ptr() + int(self.resident[layer, expert]) - begin
             self.resident[layer, expert] = 0
 
-    def fill(
-        self,
-        layer: int,
-        source: ExpertSource,
-        threads: PackingThreads,
-        staging: Staging,
-        on_progress: ProgressCallback | None = None,
-    ) -> None:
-        """Pack a layer's experts to where they belong; before any of them moves. Returns when all have arrived.
 
-        Raises WeightFileError for what cannot be used.
-        """
-        if self.is_exclusive:
-            self._fill_through_staging(layer, source, threads, staging, on_progress)
-        else:
-            self._fill_in_place(layer, source, threads, staging, on_progress)
-        staging.wait()
-
-    def _fill_in_place(
-        self,
-        layer: int,
-        source: ExpertSource,
-        threads: PackingThreads,
-        staging: Staging,
-        on_progress: ProgressCallback | None,
-    ) -> None:
-        """Into main memory, whose copies the seats are."""
-        size = int(self.blob_bytes[layer])
-        blobs = self._places.run(int(self.in_ram[layer, 0]), self.experts)
-        for done in fill_blobs(source, self.layers[layer], 0, blobs, threads):
-            _tell(on_progress, done * size, blobs.numel())
-        for expert in np.flatnonzero(self.resident[layer]).tolist():
-            blob = blobs[expert]
-            if not self.is_pinned:
-                blob = staging.take(size).copy_(blob)
-            staging.send(blob, self._seats.view(int(self.resident[layer, expert])))
-
-    def _fill_through_staging(
-        self,
-        layer: int,
-        source: ExpertSource,
-        threads: PackingThreads,
-        staging: Staging,
-        on_progress: ProgressCallback | None,
-    ) -> None:
-        """Batch by batch, each expert to its seat or to its place."""
-        size = int(self.blob_bytes[layer])
-        step = max(1, BATCH_BYTES // size)
-        for first in range(0, self.experts, step):
-            count = min(step, self.experts - first)
-            batch = staging.take(count * size).view(count, size)
-            for done in fill_blobs(source, self.layers[layer], first, batch, threads):
-                _tell(on_progress, (first + done) * size, self.experts * size)
-            for expert, blob in enumerate(batch, start=first):
-                where = ExpertId(layer, expert)
-                seat, place = self.seat(where), self.place(where)
-                if place is not None:
-                    place.copy_(blob)
-                if seat is not None:
-                    staging.send(blob, seat)
+def _filed_layers(plan: StorePlan) -> Iterator[FiledLayer]:
+    for layer in plan.layers:
+        assert layer.published is not None  # the plan was refused otherwise
+        yield FiledLayer(layer.name, layer.layout, layer.published)
 
 
 def _give_out(
@@ -260,8 +223,3 @@ def _device_memory(size: int, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":
         return anonymous_memory(size)
     return torch.empty(size, dtype=torch.uint8, device=device)
-
-
-def _tell(on_progress: ProgressCallback | None, done: int, total: int) -> None:
-    if on_progress is not None:
-        on_progress(STAGE, done, total)

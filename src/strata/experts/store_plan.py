@@ -1,10 +1,14 @@
-"""What a store of experts is to hold, and in which pieces memory is taken for it. Pure: knows sizes and counts only."""
+"""What a store of experts is to hold, and in which pieces memory is taken for it.
+
+Pure: knows sizes and counts, and no byte of an expert.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.experts.sources import PublishedExperts
 from strata.quant.layout import BlobLayout
 
 SEAT_PIECE_BYTES = 256 << 20  # of the card's memory that is taken, and given up, at once
@@ -18,6 +22,7 @@ class StoreLayer:
 
     name: str
     layout: BlobLayout
+    published: PublishedExperts | None = None  # in the model's files; None: nothing is read from there later
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,19 @@ class StorePlan:
     has_seat: NDArray[np.bool_]  # [layers, experts]
     is_exclusive: bool = False  # main memory holds only experts without a seat, and a few spare places
     heat: NDArray[np.floating] | None = None  # [layers, experts]: the coldest lose their seats first, if seats go
+    # Who has a place in main memory [layers, experts]; None: all, or if exclusive all without a seat. Who has neither
+    # is read from the model's files when it is asked for, into `cache_bytes` of main memory.
+    has_place: NDArray[np.bool_] | None = None
+    cache_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.has_seat.ndim != 2 or len(self.has_seat) != len(self.layers):
             raise ValueError(f"{len(self.layers)} layers, and seats of shape {self.has_seat.shape}")
+        if self.has_place is not None:
+            if not self.is_exclusive or (self.has_place & self.has_seat).any():
+                raise ValueError("beside experts that stay in files, a place is only for those without a seat")
+            if self.cache_bytes < self.blob_bytes.max() or any(layer.published is None for layer in self.layers):
+                raise ValueError("experts that stay in files need files, and memory for one that is read")
 
     @property
     def blob_bytes(self) -> NDArray[np.int64]:
@@ -48,7 +62,9 @@ class StorePlan:
 
     @property
     def is_in_ram(self) -> NDArray[np.bool_]:
-        """[layers, experts]."""
+        """[layers, experts]: who has a place there at the start."""
+        if self.has_place is not None:
+            return self.has_place
         return ~self.has_seat if self.is_exclusive else np.ones_like(self.has_seat)
 
     def seats(self) -> dict[int, int]:
@@ -57,12 +73,13 @@ class StorePlan:
 
     def places(self) -> dict[int, int]:
         """How many places main memory has, spare ones counted, by blob size."""
-        return {size: count + self._spare(size) for size, count in self._count(self.is_in_ram).items()}
+        spare = self.spare_places()
+        return {size: count + spare[size] for size, count in self._count(self.is_in_ram).items()}
 
-    def _spare(self, size: int) -> int:
-        if not self.is_exclusive:
-            return 0
-        return spare_places(self._count(np.ones_like(self.has_seat))[size], self.seats()[size])
+    def spare_places(self) -> dict[int, int]:
+        """Of the places, how many hold no expert, by blob size."""
+        all_, seats = self._count(np.ones_like(self.has_seat)), self.seats()
+        return {size: spare_places(all_[size], seats[size]) if self.is_exclusive else 0 for size in all_}
 
     def _count(self, is_meant: NDArray[np.bool_]) -> dict[int, int]:
         sizes = self.blob_bytes

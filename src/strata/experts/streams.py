@@ -15,6 +15,10 @@ class Mark(Protocol):
         """Whether everything in front of it is done; asks, and never waits."""
         ...
 
+    def wait(self) -> None:
+        """Until everything in front of it is done."""
+        ...
+
 
 class Streams(Protocol):
     """The *main* road carries windows, the *side* road copies beside them. No call waits for the device."""
@@ -29,6 +33,10 @@ class Streams(Protocol):
 
     def hold_side(self, mark: Mark) -> None:
         """Copies from now on start once this mark of the main road is passed."""
+        ...
+
+    def hold_main(self, mark: Mark) -> None:
+        """What is launched from now on starts once this mark of the side road is passed."""
         ...
 
     def copy_beside(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -56,6 +64,9 @@ class Passed:
         """See `Mark`."""
         return True
 
+    def wait(self) -> None:
+        """See `Mark`."""
+
 
 class PlainStreams:
     """See `Streams`: main memory on both sides."""
@@ -69,6 +80,10 @@ class PlainStreams:
         return Passed()
 
     def hold_side(self, mark: Mark) -> None:
+        """See `Streams`."""
+        assert mark.is_passed(), "a plain call is done when it returns"
+
+    def hold_main(self, mark: Mark) -> None:
         """See `Streams`."""
         assert mark.is_passed(), "a plain call is done when it returns"
 
@@ -95,6 +110,10 @@ class CudaMark:
         """See `Mark`. Raises torch's error if the device is lost."""
         return self.event.query()
 
+    def wait(self) -> None:
+        """See `Mark`. Raises torch's error if the device is lost."""
+        self.event.synchronize()
+
 
 class CudaStreams:
     """See `Streams`. Both have one priority: copies beside take the card's copy engines, no room of a kernel's."""
@@ -115,6 +134,11 @@ class CudaStreams:
         """See `Streams`."""
         assert isinstance(mark, CudaMark)
         self._side.wait_event(mark.event)
+
+    def hold_main(self, mark: Mark) -> None:
+        """See `Streams`."""
+        assert isinstance(mark, CudaMark)
+        self._main.wait_event(mark.event)
 
     def copy_beside(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """See `Streams`."""

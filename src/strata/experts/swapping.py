@@ -83,11 +83,6 @@ class Swapper:
         self._cache = ExpertCache(store.resident != 0, store.blob_bytes.tolist(), rule)
         self._moves: list[Move] = []
 
-    @property
-    def under_way(self) -> int:
-        """Swaps that have begun and are not done."""
-        return len(self._moves)
-
     def before_launch(self, is_read: bool) -> None:
         """Take every step that is due, and begin swaps if new counts have come. The launch is a window's or a read's.
 
@@ -111,7 +106,8 @@ class Swapper:
         self._moves.clear()
 
     def _begin(self, grown: NDArray[np.int32]) -> None:
-        for swap in self._cache.note_counts(grown, ROUNDS_UNDER_WAY * self._rule.most_swaps - len(self._moves)):
+        most = ROUNDS_UNDER_WAY * self._rule.most_swaps - len(self._moves)
+        for swap in self._cache.note_counts(grown, most, self._store.may_move):
             place = self._store.take_place(swap.victim.layer) if self._store.is_exclusive else None
             if self._store.is_exclusive and place is None:
                 self._cache.call_off(swap)

@@ -1,33 +1,26 @@
 """One stage's experts in three tiers: seats on the device, main memory read in place, the CPU's threads.
 
-Knows the mailbox in which windows ask the CPU, when windows are in flight, and what went wrong meanwhile. Who has a
-seat, and how much is read in place, is decided elsewhere; an expert's bits are the same everywhere.
+Knows the mailbox in which windows ask the CPU; when they may, and what went wrong meanwhile, is in `asking.py`. Who has
+a seat, and how much is read in place, is decided elsewhere; an expert's bits are the same everywhere.
 """
 
-import weakref
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from strata.errors import DeviceLostError, EngineError
-from strata.experts.doorbell import (
-    ANSWER_LIMIT_S,
-    DoorbellCounters,
-    DoorbellService,
-    DoorbellState,
-    LayerExperts,
-)
+from strata.experts.asking import AskingWindows, AskingWords
+from strata.experts.doorbell import ANSWER_LIMIT_S, DoorbellCounters, DoorbellService, LayerExperts
+from strata.experts.expert_files import ReadCache
 from strata.experts.tier_tables import TierTables
 from strata.kernels.expert_plan.tables import RAISED, LayerTables, Mailbox, PlanState
 from strata.native.pool import Pool
 from strata.quant.layout import BlobLayout
 
-REWIND_BEHIND = 1 << 30  # requests: both flags start again long before they reach RAISED
 BOX = 0  # windows of a stage run one after another, so one mailbox is enough
 
 
@@ -76,13 +69,6 @@ class TierCounts:
     cpu: DoorbellCounters
 
 
-@dataclass
-class _Flight:
-    """A window in flight, and why it failed."""
-
-    failure: EngineError | None = None
-
-
 class ExpertTiers:
     """See the module. Not thread-safe, but for `stop`, and `waiting_for` as long as it is not closed."""
 
@@ -95,10 +81,12 @@ class ExpertTiers:
         limit_s: float = ANSWER_LIMIT_S,
         *,
         waits_in_stream: bool = False,
+        reads: ReadCache | None = None,
     ) -> None:
         """`places` is kept: its memory is read as long as this object lives. limit_s: of an answer of the CPU.
 
         waits_in_stream: the device's stream waits for answers, at the mailbox's gate, instead of a kernel.
+        reads: gives experts that lie nowhere; None: there are none such.
         Everything that windows do not share is on `device`; the mailbox is pinned if that is a GPU.
         """
         self._places = places
@@ -118,12 +106,13 @@ class ExpertTiers:
         most_misses = min(size.rows * size.ranks, places.resident.shape[1])
         self._tables = TierTables(places.resident, in_place, most_misses, device)
         layers = [LayerExperts(layout, row) for layout, row in zip(layouts, places.in_ram.tolist(), strict=True)]
-        self._service = DoorbellService(pool, layers, [self.mailbox], limit_s, memory=places)
-        self._end = weakref.finalize(self, self._service.stop)  # also when the process ends: no kernel waits on
-        self._flights: deque[_Flight] = deque()
-        self._failures = 0  # seen so far
-        self._broken: DeviceLostError | None = None
+        self._service = DoorbellService(pool, layers, [self.mailbox], limit_s, memory=places, reads=reads)
+        self.reads = reads
+        what, name_of = "experts on the CPU", partial(_name_of, places.layers)
+        words = AskingWords(what, f"the threads that compute {what}", name_of)
+        self._windows = AskingWindows(self._service, [(self.mailbox, self.state)], words)
         self._before_launch: Callable[[bool], None] | None = None
+        self.seats_are_held = False  # see `hold_seats`
 
     @property
     def tables(self) -> list[LayerTables]:
@@ -163,62 +152,45 @@ class ExpertTiers:
         """Have this called before every launch, with whether it is a read: the place of who moves experts."""
         self._before_launch = before_launch
 
+    def hold_seats(self) -> None:
+        """Until `release_seats` nobody who follows is called, so that every expert stays where it is."""
+        self.seats_are_held = True
+
+    def release_seats(self) -> None:
+        """Seats may change again, behind what was launched so far."""
+        self.seats_are_held = False
+
     def launched(self, *, is_read: bool = False) -> None:
         """A window, or a read, is about to be launched behind those in flight: from now on it may ask.
 
         Raises DeviceLostError if nobody answers any more.
         """
-        if self._broken is not None:
-            raise self._broken
-        if self._before_launch is not None:
+        self._windows.require_answers()
+        if self._before_launch is not None and not self.seats_are_held:
             self._before_launch(is_read)
         self._tables.flush()
-        is_first = not self._flights
-        self._flights.append(_Flight())
-        if is_first:
-            self._begin()
+        self._windows.launched()
 
     def landed(self) -> None:
-        """The next of the windows in flight has ended on the device; without one in flight the threads sleep.
+        """See `AskingWindows.landed`."""
+        self._windows.landed()
 
-        Raises EngineError, with the layer and the cause, if an answer failed while the window was in flight: its rows
-        mean nothing. DeviceLostError: there was no answer, and there never will be one again. ValueError: none is in
-        flight.
-        """
-        if not self._flights:
-            raise ValueError("no window is in flight, so none can have landed")
-        self._note_failures(self._service.state(BOX))
-        flight = self._flights.popleft()
-        if not self._flights and self._broken is None:
-            self._service.end(BOX)
-        if self._broken is not None:
-            raise self._broken
-        if flight.failure is not None:
-            raise flight.failure
+    def cut_off(self) -> None:
+        """See `AskingWindows.cut_off`."""
+        self._windows.cut_off()
 
     def forget(self) -> None:
-        """All windows in flight have ended on the device, and nobody asks what came of them.
-
-        Their failures are no later window's; that nobody answers any more is told by the next `launched`. Raises
-        EngineError if the service cannot be spoken with; nothing is in flight even then.
-        """
-        if not self._flights:
-            return
-        try:
-            self._note_failures(self._service.state(BOX))
-        finally:
-            self._flights.clear()
-        if self._broken is None:
-            self._service.end(BOX)
+        """See `AskingWindows.forget`."""
+        self._windows.forget()
 
     def waiting_for(self) -> str:
         """What windows are waiting for, in words."""
         state = self._service.state(BOX)
         if not state.is_waiting or state.done >= RAISED:
-            return f"{len(self._flights)} windows are in flight, and none waits for the CPU"
+            return f"{len(self._windows)} windows are in flight, and none waits for the CPU"
         return (
             f"a window waits for the CPU's answer to request {state.door}: {state.rows} rows, {state.entries} places "
-            f"of experts of {self._name(state.layer)}"
+            f"of experts of {_name_of(self._places.layers, state.layer)}"
         )
 
     def counts(self) -> TierCounts:
@@ -227,51 +199,14 @@ class ExpertTiers:
         return TierCounts(found.seats, found.in_place, found.on_cpu, self._service.counters())
 
     def stop(self) -> None:
-        """Raise every flag, so that no window waits for an answer, and end the threads. From any thread, and twice."""
-        self._broken = self._broken or DeviceLostError("the threads that compute experts on the CPU were stopped")
-        self._service.stop()
+        """See `AskingWindows.stop`."""
+        self._windows.stop()
 
     def close(self) -> None:
         """Stop, and let go of the threads and of who follows; nothing is in flight any more."""
         self._before_launch = None  # who follows knows these tiers: together they would outlive their last user
-        self.stop()
-        self._service.close()
+        self._windows.close()
 
-    def _note_failures(self, state: DoorbellState) -> None:
-        """All windows in flight are told what failed since this was looked at last."""
-        if state.failures > self._failures:
-            self._failures = state.failures
-            cause = f"{self._name(state.failed_layer)}: {state.failure}"
-            for flight in self._flights:  # whose request it was is not told; those behind it go on from its rows
-                flight.failure = EngineError(f"experts on the CPU failed in {cause}")
-            if state.is_late:
-                self._broken = DeviceLostError(
-                    f"experts on the CPU gave no answer in {cause}; all that waited was let go, and the engine must be "
-                    "started again"
-                )
-        if state.done >= RAISED and self._broken is None:
-            self.stop()
 
-    def _begin(self) -> None:
-        """Whatever ends this early, an interrupt too, leaves nothing in flight."""
-        try:
-            self._rewind_if_due()
-            self._service.begin(BOX)
-        except BaseException as reason:
-            self._flights.clear()
-            state = self._service.state(BOX)
-            if state.is_in_flight:
-                self._service.end(BOX)
-            self._note_failures(state)
-            if isinstance(reason, EngineError) and self._broken is not None:
-                raise self._broken from reason
-            raise
-
-    def _rewind_if_due(self) -> None:
-        if int(self.mailbox.door) > REWIND_BEHIND:
-            self._service.rewind(BOX)
-            self.state.number.zero_()
-
-    def _name(self, layer: int) -> str:
-        layers = self._places.layers
-        return f"layer {layer} ({layers[layer]})" if 0 <= layer < len(layers) else f"layer {layer}, which is none"
+def _name_of(layers: Sequence[str], layer: int) -> str:
+    return f"layer {layer} ({layers[layer]})" if 0 <= layer < len(layers) else f"layer {layer}, which is none"

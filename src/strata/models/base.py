@@ -59,6 +59,29 @@ class WindowResult:
     pending: Any  # the family's stored inputs, from which `commit` replays the accepted rows
 
 
+class Reading(Protocol):
+    """Rows of one slot on their way into its state, step by step; made by `LanguageModel.begin_read`.
+
+    Between two steps windows of other slots may be computed. Only `cancel` may follow an exception.
+    """
+
+    checkpoint: (
+        Any  # the state in front of the mark, as `state.checkpoints` takes it; None without one; behind `finish`
+    )
+
+    def advance(self) -> bool:
+        """The next step: one layer of all rows, or whatever a model takes for one. True if it was the last."""
+        ...
+
+    def finish(self) -> Output:
+        """Behind the last step: the rows are part of the state."""
+        ...
+
+    def cancel(self) -> None:
+        """Give the rows up, wherever they are: nobody goes on from the state, only back in it. Also if it is over."""
+        ...
+
+
 class LanguageModel(Protocol):
     """One model family on one device, in plain torch. Not thread-safe; states of several slots may share a call."""
 
@@ -66,12 +89,31 @@ class LanguageModel(Protocol):
     vocabulary_size: int
     max_position: int  # rows that a slot may hold at most
     experts_per_row: int  # rows of routed experts that one row of text takes, all layers together
-    reads_as_windows: bool  # a read row has the bits of a decoded one
     experts_place: str  # where routed experts are computed, if that is one place: cpu or vram
+
+    @property
+    def reads_as_windows(self) -> bool:
+        """Whether a read row has the bits of a decoded one."""
+        ...
+
+    @property
+    def reads_by_layers(self) -> bool:
+        """Whether a read is many steps, between which windows run, and can keep a mark; otherwise it is one."""
+        ...
+
+    @property
+    def chunk_rows(self) -> int:
+        """The most rows of one read, if it is read by layers."""
+        ...
 
     @property
     def experts_counted(self) -> Mapping[str, int] | None:
         """Distinct experts of each layer of each window so far, by place; None: all are computed at `experts_place`."""
+        ...
+
+    @property
+    def experts_read(self) -> Mapping[str, int]:
+        """What was read of experts that stay in files, as `Statistics` has it; empty: none do. From any thread."""
         ...
 
     @property
@@ -96,6 +138,14 @@ class LanguageModel(Protocol):
         """Read the segments' rows and advance their states.
 
         Cuts of one text at multiples of 64 give the same bits; cuts elsewhere agree within rounding.
+        """
+        ...
+
+    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+        """The same for one segment, in steps of the caller's.
+
+        mark: a position inside the segment, a multiple of 64, whose state is to be kept as well; only of a model that
+        reads by layers. Raises RequestError for rows that cannot be read, ValueError if another read is under way.
         """
         ...
 

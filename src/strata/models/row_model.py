@@ -5,18 +5,20 @@ Knows the contract of layers (`mixers/base.py`) and of models (`base.py`); knows
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from strata.errors import EngineError, RequestError
-from strata.models.base import DraftHead, LogitRows, Output, Segment, WindowResult
+from strata.experts.expert_files import ReadCache
+from strata.models.base import DraftHead, LogitRows, Output, Reading, Segment, WindowResult
 from strata.models.blocks.rotary import rotation_at
 from strata.models.blocks.rows import iterate_tiles
 from strata.models.fast.states import SlotRows
 from strata.models.fast.windows import FastRows, FastWindow, FastWindows
 from strata.models.mixers.base import RowsInfo, StatefulPart
+from strata.models.reading import ReadAtOnce
 
 
 @dataclass
@@ -43,9 +45,11 @@ class RowModel(ABC):
     frequencies: torch.Tensor  # of the rotary embedding
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
+    reads_by_layers = False  # the scheduler cuts a prompt into reads as long as there is time for
     experts_place = "cpu"
     experts_counted: Mapping[str, int] | None = None
     waiting_for: str | None = None
+    reads: ReadCache | None = None  # of experts that stay in files; None: none do
     fast: FastWindows | None = None  # rows in C++; None: in torch, which computes the same within rounding
 
     @property
@@ -54,9 +58,19 @@ class RowModel(ABC):
         return sum(getattr(layer, "routed_experts", 0) for layer in self.layers)
 
     @property
+    def experts_read(self) -> Mapping[str, int]:
+        """See `LanguageModel`."""
+        return {} if self.reads is None else asdict(self.reads.counters())
+
+    @property
     def reads_as_windows(self) -> bool:
         """Whether a read row has the bits of a decoded one: in C++, where both take the same road."""
         return self.fast is not None
+
+    @property
+    def chunk_rows(self) -> int:
+        """See `LanguageModel`."""
+        return self.max_position
 
     @abstractmethod
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -83,6 +97,11 @@ class RowModel(ABC):
         return Output(
             torch.cat([output.logits for output in outputs]), torch.cat([output.hidden for output in outputs])
         )
+
+    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+        """See `LanguageModel.begin_read`."""
+        assert mark is None, "only a model that reads by layers keeps a mark"
+        return ReadAtOnce(lambda: self.read([segment], logit_rows))
 
     @torch.no_grad()
     def window(self, segments: Sequence[Segment]) -> WindowResult:

@@ -4,6 +4,7 @@ Knows no tensor; what is put into the structs is decided beside their users.
 """
 
 import ctypes
+import os
 from ctypes import (
     POINTER,
     Structure,
@@ -129,7 +130,7 @@ class DoorbellState(Structure):
         ("is_late", c_int32),
         ("failures", c_uint64),
         ("failed_layer", c_int32),
-        ("failed_code", c_int32),
+        ("reserved", c_int32),
         ("failure", c_char * SENTENCE_BYTES),
     )
 
@@ -151,6 +152,73 @@ class Packing(Structure):
         ("array_stride", c_int64),
         ("arrays", c_void_p * MATRIX_ARRAYS),
     )
+
+
+class FileStamp(Structure):
+    """StrataFileStamp: a file as it was when the model was opened."""
+
+    _fields_ = (("device", c_int64), ("inode", c_int64), ("size", c_int64), ("changed_ns", c_int64))
+
+    @classmethod
+    def of(cls, opened: os.stat_result) -> "FileStamp":
+        """From what the system said of it then."""
+        return cls(opened.st_dev, opened.st_ino, opened.st_size, opened.st_mtime_ns)
+
+
+class TablePiece(Structure):
+    """StrataTablePiece: consecutive rows of a table, one after another in a file."""
+
+    _fields_ = (
+        ("name", c_char_p),
+        ("opened", FileStamp),
+        ("begin", c_int64),
+        ("file", c_int32),
+        ("rows", c_int32),
+        ("scales", c_void_p),
+    )
+
+
+class FileTable(Structure):
+    """StrataFileTable: a table that stays in its files."""
+
+    _fields_ = (
+        ("form", Matrix),
+        ("type", c_int32),
+        ("scale_rows", c_int32),
+        ("piece_count", c_int32),
+        ("reserved", c_int32),
+        ("pieces", POINTER(TablePiece)),
+    )
+
+
+class ModelFile(Structure):
+    """StrataModelFile: a file of the model."""
+
+    _fields_ = (("name", c_char_p), ("descriptor", c_int32), ("reserved", c_int32), ("opened", FileStamp))
+
+
+class FilePart(Structure):
+    """StrataFilePart: one matrix of every expert of a layer in a file."""
+
+    _fields_ = (("type", c_int32), ("file", c_int32), ("begin", c_int64), ("stride", c_int64))
+
+
+class FileLayer(Structure):
+    """StrataFileLayer: the experts of one layer in files."""
+
+    _fields_ = (
+        ("layout", POINTER(ExpertLayout)),
+        ("factors", c_void_p),
+        ("parts", FilePart * 3),
+        ("expert_count", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class ReadCounters(Structure):
+    """StrataReadCounters: what was read because somebody asked."""
+
+    _fields_ = (("experts", c_uint64), ("bytes", c_uint64), ("ns", c_uint64))
 
 
 # name -> what it returns (c_int32: 0 or an error's number), what it takes
@@ -216,6 +284,22 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_doorbell_state": (c_int32, (c_void_p, c_int32, POINTER(DoorbellState))),
     "strata_doorbell_stop": (c_int32, (c_void_p,)),
     "strata_doorbell_destroy": (c_int32, (c_void_p,)),
+    "strata_doorbell_read": (c_int32, (c_void_p, c_void_p)),
+    "strata_read_cache_create": (
+        c_int32,
+        (POINTER(ModelFile), c_int32, POINTER(FileLayer), c_int32, c_void_p, c_int64, POINTER(c_void_p)),
+    ),
+    "strata_read_cache_destroy": (None, (c_void_p,)),
+    "strata_read_cache_fill": (
+        c_int32,
+        (c_void_p, c_void_p, c_int32, POINTER(c_int32), POINTER(c_void_p), c_int32),
+    ),
+    "strata_read_cache_counters": (c_int32, (c_void_p, POINTER(ReadCounters))),
+    "strata_tables_create": (
+        c_int32,
+        (c_void_p, POINTER(FileTable), POINTER(Mailbox), c_int32, c_int32, POINTER(c_void_p)),
+    ),
+    "strata_tables_waited": (c_int32, (c_void_p, POINTER(c_uint64))),
     "strata_packs": (c_int32, (c_int32,)),
     "strata_pack": (c_int32, (c_void_p, POINTER(Packing), c_int32)),
     "strata_read_memory": (c_int32, (c_void_p, c_void_p, c_int64, POINTER(c_double))),

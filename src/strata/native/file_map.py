@@ -13,11 +13,12 @@ class FileMap(mmap.mmap):
 
     descriptor: int
     path: Path  # as messages name it
+    opened: os.stat_result  # of the file when it was mapped: whoever reads it later finds out whether it changed
 
     def __new__(cls, descriptor: int, path: Path) -> "FileMap":
         """Raises OSError if the system does not map it; the descriptor is then still the caller's."""
         made = super().__new__(cls, descriptor, 0, access=mmap.ACCESS_READ)
-        made.descriptor, made.path = descriptor, path
+        made.descriptor, made.path, made.opened = descriptor, path, os.fstat(descriptor)
         weakref.finalize(made, os.close, descriptor)
         return made
 

@@ -12,7 +12,8 @@ import strata.native
 from strata.errors import EngineError
 from strata.native import abi
 
-ABI_VERSION = 6
+ABI_VERSION = 8
+UNREADABLE = 5  # STRATA_UNREADABLE: the sentence is about a model's file
 LIBRARY_NAME = "libstrata_native.so"
 
 # Bit n of strata_cpu_features() is the n-th name; csrc/cpu_features.cpp holds the same list.
@@ -70,7 +71,7 @@ def check(code: int) -> None:
     """Turn the number that a function of the ABI returned into an EngineError with the library's sentence."""
     if code:
         sentence = load().strata_last_error().decode(errors="replace")
-        raise EngineError(f"the native library refused: {sentence}")
+        raise EngineError(sentence if code == UNREADABLE else f"the native library refused: {sentence}")
 
 
 def cpu_features() -> tuple[str, ...]:

@@ -117,6 +117,9 @@ class Mlp(ctypes.Structure):
         ("gate_up", Matrices),
         ("down", Matrices),
         ("shared_gate", _Pointer),
+        ("reads", _Pointer),
+        ("file_layer", _Int),
+        ("reserved", _Int),
     )
 
 

@@ -34,6 +34,7 @@ class Counters:
         memory: Mapping[str, int],
         experts: Mapping[str, int],
         experts_are_rows: bool,
+        experts_read: Mapping[str, int],
     ) -> Statistics:
         """With the state of the moment."""
         return Statistics(
@@ -50,4 +51,5 @@ class Counters:
             memory=dict(memory),
             experts=dict(experts),
             experts_are_rows=experts_are_rows,
+            experts_read=dict(experts_read),
         )

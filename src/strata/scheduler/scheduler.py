@@ -7,11 +7,12 @@ is one step, so whatever was asked in between - a new request, a cancel - takes 
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from strata.engine.messages import Drawn, Ended, FromEngine, PromptRead, ReadProgress, SlotView, Statistics
 from strata.engine.request import TokenRequest
-from strata.engine.steps import Open, Preparation, Read, SlotResult, Step, Window
+from strata.engine.steps import Abandon, Open, Preparation, Read, SlotResult, Step, Window
 from strata.errors import RequestError
 from strata.scheduler.counters import Counters
 from strata.scheduler.due import Limits, Pace, Reading, Stream, View, next_step
@@ -29,6 +30,16 @@ class StepEngine(Protocol):
     @property
     def reads_as_windows(self) -> bool:
         """Whether a read row has the bits of a decoded one."""
+        ...
+
+    @property
+    def reads_by_layers(self) -> bool:
+        """Whether a `Read` step is a layer of a chunk; otherwise it is as many rows as it says."""
+        ...
+
+    @property
+    def chunk_rows(self) -> int:
+        """The most rows of one read, if it is read by layers."""
         ...
 
     @property
@@ -61,6 +72,10 @@ class StepEngine(Protocol):
         """Routed experts computed so far, by where: see `Statistics`."""
         ...
 
+    def experts_read(self) -> Mapping[str, int]:
+        """Of those that stay in files: see `Statistics`."""
+        ...
+
 
 class Scheduler:
     """Serves any number of requests in a fixed number of slots. For one thread."""
@@ -74,12 +89,16 @@ class Scheduler:
     ) -> None:
         self._engine = engine
         self._limits = limits
+        if engine.reads_by_layers:
+            self._limits = replace(limits, by_layers=True, chunk_rows=engine.chunk_rows)
         self._clock, self._sleep = clock, sleep
         self._started = clock()
         self._slots = [SlotBook(index) for index in range(limits.slots)]
         self._waiting: deque[Run] = deque()
         self._running: dict[int, SlotBook] = {}  # by the request's number
         self._reading: SlotBook | None = None
+        self._piece: Read | None = None  # of its prompt, some layers of which are done
+        self._abandoned: deque[int] = deque()  # slots with such a piece whose request has ended
         self._pace = Pace()
         self._turns = KeptTurns()
         self._counters = Counters()
@@ -89,7 +108,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a turn would do anything."""
-        return bool(self._out or self._waiting or self._running)
+        return bool(self._out or self._waiting or self._running or self._abandoned)
 
     def submit(self, request_id: int, request: TokenRequest) -> None:
         """Take a request in. One that cannot be served ends at once, as its caller's mistake."""
@@ -140,6 +159,11 @@ class Scheduler:
         """See `StepEngine`."""
         return self._engine.waiting_for
 
+    @property
+    def arrivals(self) -> int:
+        """Experts that were read from files so far. From any thread."""
+        return self._engine.experts_read().get("experts", 0)
+
     def statistics(self) -> Statistics:
         """The counters and the slots now."""
         return self._counters.statistics(
@@ -149,9 +173,12 @@ class Scheduler:
             memory=self._engine.memory(),
             experts=self._engine.experts(),
             experts_are_rows=self._engine.experts_are_rows,
+            experts_read=self._engine.experts_read(),
         )
 
     def _decide(self) -> Step | None:
+        if self._abandoned:
+            return Abandon(self._abandoned.popleft())
         opening = self._admit() if self._reading is None else None
         if opening is not None:
             return opening
@@ -163,7 +190,7 @@ class Scheduler:
         reading = None
         if self._reading is not None and self._reading.run is not None:
             run = self._reading.run
-            reading = Reading(self._reading.index, run.read_rows, len(run.request.prompt))
+            reading = Reading(self._reading.index, run.read_rows, len(run.request.prompt), self._piece)
         return next_step(View(self._clock(), reading, streams, self._pace), self._limits)
 
     def _admit(self) -> Open | None:
@@ -204,14 +231,22 @@ class Scheduler:
             self._counters.windows += 1
             self._pace.note_window(seconds)
             return
+        if isinstance(step, Abandon):
+            return
         *late, own = results
         self._counters.windows += bool(late)  # one was under way when the step came
         run = self._slots[step.slot].run
         assert run is not None, "a slot that is opened or reads has a request"
+        if isinstance(step, Read) and self._limits.by_layers:
+            self._pace.note_layer(seconds, self._limits.decode_share or 0.0)
+            self._piece = step if own.is_under_way else None
+        if own.is_under_way:
+            return
         if isinstance(step, Read):
             rows, run.read_rows = step.stop - run.read_rows, step.stop
             self._counters.prompt_tokens += rows
-            self._pace.note_read(rows, seconds, self._limits.decode_share or 0.0)
+            if not self._limits.by_layers:
+                self._pace.note_read(rows, seconds, self._limits.decode_share or 0.0)
         elif own.error is None:
             self._counters.cached_tokens += run.cached
         if own.error is None:
@@ -270,7 +305,9 @@ class Scheduler:
         self._out.append(Ended(run.request_id, reason, usage, error, is_callers_mistake, run.notices))
 
     def _stop_reading(self) -> None:
-        self._reading = None
+        if self._piece is not None and self._reading is not None:
+            self._abandoned.append(self._reading.index)
+        self._reading = self._piece = None
         self._pace.owed_seconds = 0.0
 
     def _cut_ended(self, request_id: int, keep_tokens: int) -> None:

@@ -98,6 +98,12 @@ _WINDOW_EXPERTS = (
     "Different experts of each layer of each window by where they ran, of a model with experts in tiers.",
 )
 
+_EXPERTS_READ = {
+    "experts": ("strata_read_experts", "Experts that were read from the model's files for a window or a prompt."),
+    "bytes": ("strata_read_expert_bytes", "Their bytes in the files."),
+    "ns": ("strata_read_expert_seconds", "Time in which windows and prompts waited for them."),
+}
+
 
 class _EngineCollector(Collector):
     """What the engine's last statistics say, read when Prometheus asks."""
@@ -132,6 +138,8 @@ class _EngineCollector(Collector):
         for place, count in now.experts.items():
             experts.add_metric([place], count)
         yield experts
+        for unit, (name, what) in _EXPERTS_READ.items() if now.experts_read else ():
+            yield _counter(name, what, now.experts_read[unit] / (1e9 if unit == "ns" else 1))
         memory = GaugeMetricFamily("strata_memory_bytes", "Memory by use.", labels=["use"])
         for use, taken in now.memory.items():
             memory.add_metric([use], taken)

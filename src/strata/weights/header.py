@@ -6,7 +6,7 @@ Knows the published format (8 bytes of length, JSON, data without holes); knows 
 import math
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     begin: int
     end: int
+    opened: os.stat_result | None = field(default=None, compare=False, repr=False)  # of the file behind its header
 
     @property
     def stored_bytes(self) -> int:
@@ -77,17 +78,17 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
     Raises WeightFileError if the file is missing, not readable, truncated, longer than it says, or if its header
     is not what the format asks for.
     """
-    data, size = _read_header_bytes(file)
+    data, opened = _read_header_bytes(file)
     entries = parse_json_object(data, f"the header of {file}", WeightFileError)
     entries.pop("__metadata__", None)
     start = 8 + len(data)
-    tensors = {name: _read_entry(file, name, entry, start) for name, entry in entries.items()}
-    _check_extents(file, tensors, start, size)
+    tensors = {name: _read_entry(file, name, entry, start, opened) for name, entry in entries.items()}
+    _check_extents(file, tensors, start, opened.st_size)
     return tensors
 
 
-def _read_header_bytes(file: Path) -> tuple[bytes, int]:
-    """The header's JSON bytes and the size of the file."""
+def _read_header_bytes(file: Path) -> tuple[bytes, os.stat_result]:
+    """The header's JSON bytes, and what the system says of the file."""
     try:
         # Without O_NONBLOCK a FIFO of that name would wait for a writer for ever.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -111,14 +112,14 @@ def _read_header_bytes(file: Path) -> tuple[bytes, int]:
                 f"{file} is truncated: its header takes {8 + length:,} bytes, the file holds {size:,}; "
                 "download it again"
             )
-        return os.pread(descriptor, length, 8), size
+        return os.pread(descriptor, length, 8), status
     except OSError as failure:
         raise WeightFileError(f"{file} cannot be read: {reason_of(failure)}") from None
     finally:
         os.close(descriptor)
 
 
-def _read_entry(file: Path, name: str, entry: Any, start: int) -> StoredTensor:
+def _read_entry(file: Path, name: str, entry: Any, start: int, opened: os.stat_result) -> StoredTensor:
     """One line of the header. `start` is the offset of the first data byte in the file."""
     where = f"the header of {file}: tensor {name!r}"
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
@@ -135,7 +136,7 @@ def _read_entry(file: Path, name: str, entry: Any, start: int) -> StoredTensor:
         raise WeightFileError(
             f"{where} takes {offsets[1] - offsets[0]:,} bytes, its shape {shape} of {code} needs {needed:,}"
         )
-    return StoredTensor(name, file, code, tuple(shape), start + offsets[0], start + offsets[1])
+    return StoredTensor(name, file, code, tuple(shape), start + offsets[0], start + offsets[1], opened)
 
 
 def _are_sizes(values: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 from strata.errors import WeightFileError
 from strata.weights.directory import read_config, read_stored_tensors
 from strata.weights.experts import StoredMatrix, read_expert, read_matrices
-from strata.weights.layout import CanonicalTensor, Layout, build_layout
+from strata.weights.layout import CanonicalTensor, Layout, Piece, build_layout
 from strata.weights.quantization import read_weight_block
 from strata.weights.reading import read_piece
 from strata.weights.rows import TableReader
@@ -92,6 +92,10 @@ class SafetensorsSource:
     def raw(self, name: str) -> tuple[StoredMatrix, ...]:
         """A matrix as it is stored, in matrices that lie one under another in it."""
         return read_matrices(self._find(name), self._block, lambda count: self._advance(count, name))
+
+    def stored_pieces(self, name: str) -> tuple[Piece, ...]:
+        """Where its files hold the pieces of a tensor, in the order of its memory."""
+        return self._find(name).pieces
 
     def raw_expert(self, name: str, expert: int) -> tuple[StoredMatrix, ...]:
         """One expert of a packed tensor as it is stored: its matrices one under another, gate above up."""

@@ -18,9 +18,10 @@ from strata.bench.device_timing import captured
 from strata.errors import EngineError
 from strata.experts.doorbell import DoorbellService, LayerExperts
 from strata.experts.pool import ExpertPool, group_by_expert
-from strata.kernels.expert_plan import collect_rows, plan_experts, wait_at_gate
-from strata.kernels.expert_plan.tables import OPEN, RAISED, Mailbox
+from strata.kernels.expert_plan import collect_rows, plan_experts, route_and_plan, wait_at_gate
+from strata.kernels.expert_plan.tables import OPEN, RAISED, Mailbox, RowScores
 from strata.kernels.expert_rows.work import ExpertWork
+from strata.kernels.router import Routes, SharedGate, route_rows
 from strata.kernels.router.reference import list_work
 from strata.native import library
 from strata.native.pool import Pool
@@ -29,6 +30,8 @@ from tests.gpu.native_twin import BUILD
 from tests.gpu.weights import KIND
 from tests.kernels.expert_plan_cases import LARGE, PUBLISHED, SMALL, PlanCase, Side, copy_work, let_go, moved_tables
 from tests.kernels.random_matrices import Experts, random_experts
+from tests.kernels.route_and_plan_cases import ONE_ROW
+from tests.kernels.window_cases import window_of
 
 LAUNCHES = 16
 REPLAYS = 50
@@ -44,6 +47,8 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
     """Every case of the interpreter, every bucket at published sizes, the largest; what only a device can do, last."""
     for case in (*SMALL, *PUBLISHED, *LARGE):
         yield str(case), partial(case.check, device)
+    for one_row in ONE_ROW:
+        yield str(one_row), partial(one_row.check, device)
     for how, has_gate in WAITS.items():
         yield f"a raised flag ends a wait, {how}", partial(_check_raised, device, has_gate)
         for rows in (1, 6):
@@ -59,6 +64,21 @@ def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]
             case = PlanCase(rows, RANKS, EXPERTS, HIDDEN, in_seats=1.0, has_gate=has_gate)
             yield f"{LAUNCHES} x plan, collect: {rows} rows, all in seats, {how}", _Layer(case, device).launch, 0
         yield from _asking_speeds(device, how, has_gate)
+    yield from _one_row_speeds(device)
+
+
+def _one_row_speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]]:
+    """One row as windows run it, routed and planned in one launch, beside routing alone."""
+    case = PlanCase(1, RANKS, EXPERTS, HIDDEN, in_seats=1.0, share=0.0)
+    yield f"{LAUNCHES} x route: 1 row", _OneRow(case, device).launch_routes, 0
+    for in_seats in (1.0, 0.7, 0.0):
+        layer = _OneRow(replace(case, in_seats=in_seats), device)
+        layer.plan()
+        places = int(layer.side.planned.cpu_count)
+        yield f"{LAUNCHES} x route and plan: 1 row, {places} places", layer.launch_plans, 0
+        layer.rest()
+        with _serving(layer.side.mailbox, _experts(HIDDEN, 32, 1)):
+            yield f"{LAUNCHES} x route and plan, echo, collect: 1 row, {places} places", layer.launch, 0
 
 
 def _asking_speeds(device: torch.device, how: str, has_gate: bool) -> Iterable[tuple[str, Callable[[], None], int]]:
@@ -115,6 +135,30 @@ class _Layer:
         """What is timed, with answers."""
         for _ in range(LAUNCHES):
             self.plan_and_collect()
+
+
+class _OneRow(_Layer):
+    """One row, routed and planned in one launch."""
+
+    def __init__(self, case: PlanCase, device: torch.device) -> None:
+        super().__init__(case, device)
+        generator = torch.Generator().manual_seed(1)
+        logits = torch.randn(1, case.experts, generator=generator).to(device)
+        shared = SharedGate(self.x.to(device), torch.zeros(case.hidden, device=device))
+        self._scores = RowScores(logits, window_of([(0, 1)], 1, device=device), True, shared)
+        self._routes = Routes.empty(1, case.ranks, device, has_shared_gate=True)
+
+    def plan(self) -> None:
+        """See `_Layer.plan`."""
+        route_and_plan(
+            self._scores, self._routes, self._rows, self._tables, self.side.mailbox, self.number, *self.side.plan
+        )
+
+    def launch_routes(self) -> None:
+        """What is timed, without a plan."""
+        scores = self._scores
+        for _ in range(LAUNCHES):
+            route_rows(scores.logits, scores.rows, scores.normalize, self._routes, scores.shared)
 
 
 def _check_raised(device: torch.device, has_gate: bool) -> None:
@@ -200,9 +244,13 @@ def _serving(mailbox: Mailbox, experts: Experts) -> Iterator[DoorbellService]:
     blobs = experts.blobs
     layer = LayerExperts(blobs.layout, [blobs.memory.data_ptr() + seat * blobs.stride for seat in range(blobs.seats)])
     threads = min(8, os.cpu_count() or 1)
-    with Pool(threads) as pool, DoorbellService(pool, [layer], [mailbox]) as service, service.window(0):
-        yield service
-        torch.cuda.synchronize()
+    with Pool(threads) as pool, DoorbellService(pool, [layer], [mailbox]) as service:
+        service.begin(0)
+        try:
+            yield service
+            torch.cuda.synchronize()
+        finally:
+            service.end(0)
 
 
 def _open_library() -> None:

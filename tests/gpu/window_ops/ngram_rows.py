@@ -18,6 +18,7 @@ from strata.kernels.packed_rows.rows_out import Activations, RowsOut
 from strata.quant.layout import Array, MatrixLayout
 from strata.quant.packed import PackedMatrix, view_matrix
 from tests.gpu.window_ops.delta_rows import SLOTS, WINDOWS, assert_near, used_rows
+from tests.kernels.ngram_asking import AskingCase
 from tests.kernels.ngram_cases import PUBLISHED, TINY, random_case, random_hash
 from tests.kernels.quantized_rows import assert_quantized
 from tests.kernels.random_matrices import KINDS, Kind, on_device, random_matrix
@@ -34,8 +35,10 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
         yield f"ngram_gather {kind.name}", partial(check_kind, device, kind)
     for window, (bucket, segments) in WINDOWS.items():
         yield f"ngram_gather, {window}", partial(check_gather, device, bucket, segments, False, 3000)
+        yield f"ngram_ask, ngram_collect, {window}", partial(check_asking, device, bucket, segments)
         for name, shape in (("published", PUBLISHED), ("tiny", TINY)):
             yield f"ngram_finish {name}, {window}", partial(check_finish, device, shape, bucket, segments)
+    yield "ngram_ask, ngram_collect, rows of a prompt", partial(check_asking, device, 512, [(1, 512)])
     yield "ngram_gather in pinned memory", partial(check_gather, device, *WINDOWS["1 row"], True, 3000)
     yield (
         "ngram_gather beyond 2^31 elements",
@@ -79,6 +82,16 @@ def check_gather(
     off = (found != wanted).sum().item()
     assert off == 0, f"{off} of {found.numel()} values differ"
     assert_quantized(quantized, found, used_rows(segments))
+
+
+def check_asking(device: torch.device, bucket: int, segments: list[tuple[int, int]]) -> None:
+    """A window asks for rows of a table in a file, and somebody answers: with a gate and without."""
+    hash = random_hash(VOCABULARY, 3000, 3, 8)
+    rows, history = window_of(segments, bucket, vocabulary=VOCABULARY), random_history(hash, torch.device("cpu"))
+    rows.tokens[bucket // 2] = hash.end_of_text
+    table = large_table(int(hash.head_sizes.sum()), torch.device("cpu"), False)
+    for has_gate in (False, True):
+        AskingCase(rows, history, hash, table, used_rows(segments)).check(device, has_gate=has_gate)
 
 
 def check_kind(device: torch.device, kind: Kind) -> None:

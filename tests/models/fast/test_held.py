@@ -21,7 +21,7 @@ POOL_THREADS = 2
 
 @pytest.fixture(scope="module")
 def pool() -> Pool:
-    return Pool(POOL_THREADS, is_pinned=False)
+    return Pool(POOL_THREADS, keeps_cores=False)
 
 
 def held(pool: Pool, *parts: PackedMatrix, order: torch.Tensor | None = None) -> PackedMatrices:

@@ -38,7 +38,7 @@ def torch_model(name: str, dtype: torch.dtype = torch.float32) -> Any:
 def packed_model(name: str, threads: int = 1) -> Any:
     """The torch twin over packed weights: blocks in torch, matrices and experts in the library."""
     family, config, source = parts_of(name)
-    pool = Pool(threads, is_pinned=False)
+    pool = Pool(threads, keeps_cores=False)
     return family.build(config, open_packed_weights(source, source.names(), pool))
 
 
@@ -51,7 +51,7 @@ def native_model(name: str, threads: int = 1) -> Any:
 
 def fast_model(family: Family, config: Any, source: WeightSource, names: Collection[str], threads: int = 1) -> Any:
     """These weights in the C++ library, which computes windows and reads."""
-    pool = Pool(threads, is_pinned=False)
+    pool = Pool(threads, keeps_cores=False)
     model = family.build(config, open_packed_weights(source, names, pool))
     assert attach_fast_windows(model, pool)
     return model

@@ -23,6 +23,7 @@ export interface Statistics {
   waiting: number;
   slots: SlotView[];
   experts: Record<string, number>; // rows computed by vram, pcie, cpu
+  experts_read: Record<string, number>; // from the model's file: experts, bytes, ns; empty: none stay there
   memory: Record<string, number>; // bytes by use
 }
 

@@ -20,6 +20,7 @@ export function Monitor({ status, history }: { status: Status; history: History 
 
 function Figures({ statistics, last }: { statistics: Statistics; last: Sample | undefined }) {
   const read = statistics.prompt_tokens + statistics.cached_tokens;
+  const filed = statistics.experts_read;
   return (
     <dl class="figures">
       <Figure name="tokens/s" value={rate(last?.replyRate ?? 0)} />
@@ -29,6 +30,9 @@ function Figures({ statistics, last }: { statistics: Statistics; last: Sample | 
       <Figure name="prompt tokens kept" value={read > 0 ? `${Math.round((100 * statistics.cached_tokens) / read)} %` : "-"} />
       <Figure name="drafts accepted" value={share(statistics.accepted_drafts, statistics.drafted_tokens)} />
       <Figure name="tokens written" value={count(statistics.reply_tokens)} />
+      {filed.experts !== undefined && (
+        <Figure name="experts read from the file" value={`${count(filed.experts)}, ${bytes(filed.bytes ?? 0)}`} />
+      )}
       <Figure name="running for" value={seconds(statistics.seconds)} />
     </dl>
   );

@@ -1,6 +1,7 @@
 """The n-gram embedding of a window's rows, before and behind its two matrices, and its commit. Knows no arithmetic.
 
     ngram_gather      the last tokens -> hash -> rows of the table [rows, embed_dim]
+    or, of a table in a file: ngram_ask, as early as the tokens are known, and ngram_collect
     (two matrices)    key [rows, width], value [rows, hidden]
     ngram_finish      gates, values, dilated convolution -> what is added to the streams [rows, width]
 
@@ -10,9 +11,12 @@ A window reads the state and leaves it; its `normed` rows are what a commit move
 import torch
 
 from strata.kernels.ngram_rows.arguments import (
+    AskedTable,
     NgramHash,
     NgramRowsShape,
     NgramVectors,
+    check_ask,
+    check_collect,
     check_commit,
     check_finish,
     check_gather,
@@ -22,7 +26,17 @@ from strata.kernels.roads import takes_reference
 from strata.kernels.window_rows import WindowRows
 from strata.quant.packed import PackedMatrix
 
-__all__ = ["NgramHash", "NgramRowsShape", "NgramVectors", "commit_ngram", "ngram_finish", "ngram_gather"]
+__all__ = [
+    "AskedTable",
+    "NgramHash",
+    "NgramRowsShape",
+    "NgramVectors",
+    "commit_ngram",
+    "ngram_ask",
+    "ngram_collect",
+    "ngram_finish",
+    "ngram_gather",
+]
 
 
 def ngram_gather(rows: WindowRows, history: torch.Tensor, table: PackedMatrix, hash: NgramHash, out: RowsOut) -> None:
@@ -41,6 +55,42 @@ def ngram_gather(rows: WindowRows, history: torch.Tensor, table: PackedMatrix, h
         from strata.kernels.ngram_rows.triton import ngram_gather as by_kernels
 
         by_kernels(rows, history, table, hash, out)
+
+
+def ngram_ask(rows: WindowRows, history: torch.Tensor, hash: NgramHash, asked: AskedTable) -> None:
+    """Ask for the table rows that every row's n-grams hash to; whoever answers reads them meanwhile.
+
+    history as for `ngram_gather`. If a row is used the request is written and the door rises to a new `state.number`;
+    if none is, nobody is asked. A gate is open behind it unless somebody is. Raises ValueError for other shapes or
+    types.
+    """
+    check_ask(rows, history, hash, asked)
+    if takes_reference(history):
+        from strata.kernels.ngram_rows.reference import ngram_ask as by_definition
+
+        by_definition(rows, history, hash, asked)
+    else:
+        from strata.kernels.ngram_rows.request import ngram_ask as by_kernel
+
+        by_kernel(rows, history, hash, asked)
+
+
+def ngram_collect(rows: WindowRows, asked: AskedTable, out: RowsOut) -> None:
+    """Wait for the rows that `ngram_ask` asked for, and copy them to out [rows, heads * table columns].
+
+    Waits until `done` reaches `state.number`, as it has where a wait at the gate stands before this; a `done` that was
+    raised by a stop ends every wait, and what is in the mailbox is then copied. Unused rows are left alone. Raises
+    ValueError for other shapes or types.
+    """
+    check_collect(rows, asked, out)
+    if takes_reference(rows.tokens):
+        from strata.kernels.ngram_rows.reference import ngram_collect as by_definition
+
+        by_definition(rows, asked, out)
+    else:
+        from strata.kernels.ngram_rows.collect import ngram_collect as by_kernel
+
+        by_kernel(rows, asked, out)
 
 
 def ngram_finish(

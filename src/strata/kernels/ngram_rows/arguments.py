@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from strata.kernels.checks import check_tensor
+from strata.kernels.expert_plan.tables import HEADER_FIELDS, Mailbox, PlanState
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
 from strata.quant.layout import BLOCK_COLUMNS
@@ -85,14 +86,26 @@ class NgramVectors:
     conv: torch.Tensor  # [conv_kernel, width]: the last tap meets the row itself
 
 
+@dataclass(frozen=True)
+class AskedTable:
+    """A table that lies in a file: where a window asks for rows of it, and where somebody else puts them.
+
+    An entry of the mailbox is (row of the table, or -1: an unused row's; place = row * heads + head).
+    """
+
+    mailbox: Mailbox  # out float32 [most rows, heads, columns of a table row]
+    state: PlanState
+    index: int  # by which whoever answers knows the table
+
+    @property
+    def columns(self) -> int:
+        """Of all heads together."""
+        return self.mailbox.out[0].numel()
+
+
 def check_gather(rows: WindowRows, history: torch.Tensor, table: PackedMatrix, hash: NgramHash, out: RowsOut) -> None:
     """Raises ValueError for what `ngram_gather` cannot take."""
-    if hash.ngram_size < 2 or hash.heads % hash.history_rows:
-        raise ValueError(f"{hash.heads} heads are not the same number for each order 2 .. {hash.ngram_size}")
-    for name in ("multipliers", "head_sizes", "head_starts"):
-        values = getattr(hash, name)
-        check_tensor(f"hash.{name}", values, (values.numel(),), torch.int64)
-    check_tensor("history", history, (history.shape[0], hash.history_rows), torch.int32)
+    _check_hash(hash, history)
     width = table.layout.columns
     if out.plain is not None:
         check_tensor("out.plain", out.plain, (rows.count, hash.heads * width))
@@ -101,6 +114,43 @@ def check_gather(rows: WindowRows, history: torch.Tensor, table: PackedMatrix, h
             f"out.plain is missing: table rows of {width} columns are quantized by themselves only where "
             f"{BLOCK_COLUMNS} divides them and out.quantized is given"
         )
+
+
+def check_ask(rows: WindowRows, history: torch.Tensor, hash: NgramHash, asked: AskedTable) -> None:
+    """Raises ValueError for what `ngram_ask` cannot take."""
+    _check_hash(hash, history)
+    _check_asked(rows, asked)
+    if asked.mailbox.out.shape[1] != hash.heads:
+        raise ValueError(f"a mailbox of {asked.mailbox.out.shape[1]} heads for a hash of {hash.heads}")
+
+
+def check_collect(rows: WindowRows, asked: AskedTable, out: RowsOut) -> None:
+    """Raises ValueError for what `ngram_collect` cannot take."""
+    _check_asked(rows, asked)
+    if out.plain is None and out.quantized is None:
+        raise ValueError("out has neither plain nor quantized rows: give one of them")
+    if out.plain is not None:
+        check_tensor("out.plain", out.plain, (rows.count, asked.columns))
+    if out.quantized is not None and asked.columns % BLOCK_COLUMNS:
+        raise ValueError(f"{asked.columns} columns are not quantized: {BLOCK_COLUMNS} does not divide them")
+
+
+def _check_hash(hash: NgramHash, history: torch.Tensor) -> None:
+    if hash.ngram_size < 2 or hash.heads % hash.history_rows:
+        raise ValueError(f"{hash.heads} heads are not the same number for each order 2 .. {hash.ngram_size}")
+    for name in ("multipliers", "head_sizes", "head_starts"):
+        values = getattr(hash, name)
+        check_tensor(f"hash.{name}", values, (values.numel(),), torch.int64)
+    check_tensor("history", history, (history.shape[0], hash.history_rows), torch.int32)
+
+
+def _check_asked(rows: WindowRows, asked: AskedTable) -> None:
+    most_rows, heads, columns = asked.mailbox.out.shape
+    if not 1 <= rows.count <= most_rows:
+        raise ValueError(f"{rows.count} rows do not fit a mailbox of {most_rows}")
+    check_tensor("mailbox.out", asked.mailbox.out, (most_rows, heads, columns))
+    check_tensor("mailbox.entries", asked.mailbox.entries, (most_rows * heads, 2), torch.int32)
+    check_tensor("mailbox.header", asked.mailbox.header, (HEADER_FIELDS,), torch.int32)
 
 
 def check_finish(

@@ -1,11 +1,15 @@
 """The n-gram embedding of rows as it is defined, in torch, row by row. Knows no block, no stride and no launch."""
 
+import time
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 
 from strata.kernels.checks import plain_rows
 from strata.kernels.embed_rows.reference import pick_rows
-from strata.kernels.ngram_rows.arguments import NgramHash, NgramRowsShape, NgramVectors
+from strata.kernels.expert_plan.tables import OPEN, RAISED
+from strata.kernels.ngram_rows.arguments import AskedTable, NgramHash, NgramRowsShape, NgramVectors
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
 from strata.quant.packed import PackedMatrix
@@ -14,12 +18,49 @@ from strata.quant.packed import PackedMatrix
 def ngram_gather(rows: WindowRows, history: torch.Tensor, table: PackedMatrix, hash: NgramHash, out: RowsOut) -> None:
     """See the package. Raises ValueError where quantized rows are wanted."""
     plain = plain_rows("out", out)
+    for row, ids in _ids_by_row(rows, history, hash):
+        plain[row] = pick_rows(table, ids).decode().flatten()
+
+
+def ngram_ask(rows: WindowRows, history: torch.Tensor, hash: NgramHash, asked: AskedTable) -> None:
+    """See the package; the request first, the door last."""
+    mailbox, state = asked.mailbox, asked.state
+    if mailbox.gate is not None:
+        mailbox.gate.zero_()
+    wanted = torch.full((rows.count, hash.heads), -1, dtype=torch.int64)
+    used = list(_ids_by_row(rows, history, hash))
+    for row, ids in used:
+        wanted[row] = ids
+    places = torch.arange(wanted.numel())
+    mailbox.entries[: wanted.numel()] = torch.stack((wanted.flatten(), places), dim=1).int()
+    mailbox.header.copy_(torch.tensor([asked.index, rows.count, wanted.numel()], dtype=torch.int32))
+    if used:
+        state.number.add_(1)
+        state.times[0] -= time.monotonic_ns()  # collecting adds its start
+        mailbox.door.copy_(state.number)
+    if mailbox.gate is not None and (not used or int(mailbox.done) == RAISED):
+        mailbox.gate.fill_(OPEN)
+
+
+def ngram_collect(rows: WindowRows, asked: AskedTable, out: RowsOut) -> None:
+    """See the package; waits in Python. Raises ValueError where quantized rows are wanted."""
+    plain, state = plain_rows("out", out), asked.state
+    started, number = time.monotonic_ns(), int(state.number)
+    while int(asked.mailbox.done) < number:
+        time.sleep(0)
+    state.times.add_(torch.tensor([started, time.monotonic_ns() - started], device=state.times.device))
+    for segment in rows.used_segments():
+        of_segment = slice(segment.start, segment.start + segment.count)
+        plain[of_segment] = asked.mailbox.out[of_segment].flatten(1).to(plain.device)
+
+
+def _ids_by_row(rows: WindowRows, history: torch.Tensor, hash: NgramHash) -> Iterator[tuple[int, torch.Tensor]]:
+    """Every used row and its rows of the table, int64 [heads]."""
     for segment in rows.used_segments():
         of_segment = slice(segment.start, segment.start + segment.count)
         tokens = torch.cat((history[segment.slot], rows.tokens[of_segment])).tolist()
         for step in range(segment.count):
-            ids = table_row_ids(tokens[step : step + hash.ngram_size], hash)
-            plain[segment.start + step] = pick_rows(table, ids).decode().flatten()
+            yield segment.start + step, table_row_ids(tokens[step : step + hash.ngram_size], hash)
 
 
 def table_row_ids(tokens: list[int], hash: NgramHash) -> torch.Tensor:

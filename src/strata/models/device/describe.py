@@ -13,7 +13,7 @@ from strata.errors import ModelError
 from strata.experts.tiers import ExpertTiers
 from strata.kernels.attention_rows import AttentionLayer, AttentionRowsShape, AttentionVectors, IndexerRowsShape
 from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
-from strata.kernels.ngram_rows import NgramHash, NgramRowsShape, NgramVectors
+from strata.kernels.ngram_rows import AskedTable, NgramHash, NgramRowsShape, NgramVectors
 from strata.models.blocks.attention import AttentionShape, AttentionWeights
 from strata.models.blocks.gated_delta_net import DeltaNetShape, DeltaNetWeights
 from strata.models.blocks.indexed_attention import IndexerShape, IndexerWeights
@@ -33,7 +33,8 @@ from strata.models.device.description import (
     SharedMlp,
     SparseMlp,
 )
-from strata.models.device.held import DeviceExperts, DeviceMatrices, DeviceTable, join_neighbours
+from strata.models.device.file_tables import FileTables
+from strata.models.device.held import DeviceExperts, DeviceMatrices, DeviceTable, FileTable, join_neighbours
 from strata.models.device.sizes import state_sizes
 from strata.models.mixers.delta_net import DeltaNetMixer
 from strata.models.mixers.indexed_attention import IndexedAttentionMixer
@@ -44,12 +45,15 @@ from strata.models.weights import TableGather
 from strata.quant.packed import PackedMatrix
 
 
-def describe(model: Any, device: torch.device, tiers: ExpertTiers | None = None) -> DeviceModel:
+def describe(
+    model: Any, device: torch.device, tiers: ExpertTiers | None = None, tables: FileTables | None = None
+) -> DeviceModel:
     """The model without its draft layer. Raises ModelError for a family that does not run on a device.
 
-    tiers: of the model's experts, layer by layer, if not all of them are on the device.
+    tiers: of the model's experts, layer by layer, if not all of them are on the device. tables: the n-gram tables that
+    stay in files, layer by layer.
     """
-    parts = _Parts(device, tiers)
+    parts = _Parts(device, tiers, tables)
     if isinstance(model, Qwen4Exp):
         return _describe_qwen4_exp(model, parts)
     if isinstance(model, Decoder):
@@ -79,6 +83,7 @@ def _describe_qwen4_exp(model: Qwen4Exp, parts: "_Parts") -> DeviceModel:
         final_read=parts.residual(model.final_residual),
         head=_matrices(model.head_weight),
         tiers=parts.tiers,
+        tables=parts.tables,
     )
 
 
@@ -145,10 +150,11 @@ def _decoder_layer(parts: "_Parts", layer: DecoderLayer, vectors: DeltaVectors |
 class _Parts:
     """Makes the parts of one model's layers, and counts those that keep state or have experts."""
 
-    def __init__(self, device: torch.device, tiers: ExpertTiers | None) -> None:
+    def __init__(self, device: torch.device, tiers: ExpertTiers | None, tables: FileTables | None) -> None:
         self.device = device
         self.tiers = tiers
-        self._counts = {"delta": 0, "attention": 0, "ngram": 0, "sparse": 0}
+        self.tables = tables
+        self._counts = {"delta": 0, "attention": 0, "ngram": 0, "sparse": 0, "file table": 0}
 
     def vector(self, values: torch.Tensor) -> torch.Tensor:
         """Values as kernels read them."""
@@ -216,7 +222,7 @@ class _Parts:
         hidden = weights.conv.shape[1] // shape.streams
         return NgramLayer(
             self._next("ngram"),
-            _only(_table(part.table), "ngram_embedding"),
+            self._ngram_table(part.table),
             NgramHash.of(shape.multipliers, shape.head_sizes, shape.end_of_text_id, self.device),
             self.vector(weights.query_scale),
             _matrices(weights.key),
@@ -224,6 +230,12 @@ class _Parts:
             vectors,
             NgramRowsShape(shape.streams, hidden, shape.conv_kernel, shape.ngram_size, shape.eps),
         )
+
+    def _ngram_table(self, table: TableGather) -> PackedMatrix | AskedTable:
+        if not isinstance(table, FileTable):
+            return _only(_table(table), "ngram_embedding")
+        assert self.tables is not None
+        return self.tables.asked[self._next("file table")]
 
     def _scale(self, scale: torch.Tensor | None) -> torch.Tensor | None:
         return None if scale is None else self.vector(scale)

@@ -11,7 +11,8 @@ from strata.experts.tiers import ExpertTiers, LayerTiers
 from strata.kernels.attention_rows import AttentionLayer
 from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
 from strata.kernels.expert_rows.work import ExpertBlobs
-from strata.kernels.ngram_rows import NgramHash, NgramRowsShape, NgramVectors
+from strata.kernels.ngram_rows import AskedTable, NgramHash, NgramRowsShape, NgramVectors
+from strata.models.device.file_tables import FileTables
 from strata.models.device.held import DeviceMatrices
 from strata.models.device.sizes import StateSizes
 from strata.quant.packed import PackedMatrix
@@ -97,13 +98,19 @@ class NgramLayer:
     """The n-gram embedding in front of a layer's mixer."""
 
     index: int  # of the layers that have one: the place of its tail
-    table: PackedMatrix
+    table: PackedMatrix | AskedTable  # on the device or in pinned memory, or in files, whose rows are asked for
     hash: NgramHash
     query_scale: torch.Tensor  # [streams * hidden]
     key: DeviceMatrices
     value: DeviceMatrices
     vectors: NgramVectors
     shape: NgramRowsShape
+
+    @property
+    def table_width(self) -> int:
+        """Columns of a row's rows of the table, of all heads."""
+        table = self.table
+        return table.columns if isinstance(table, AskedTable) else self.hash.heads * table.layout.columns
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,12 @@ class DeviceModel:
     final_read: ResidualRead
     head: DeviceMatrices
     tiers: ExpertTiers | None = None  # of the layers' experts; None: all of them are on the device
+    tables: FileTables | None = None  # n-gram tables that stay in files; None: all of them are in memory
+
+    @property
+    def asked(self) -> tuple[ExpertTiers | FileTables, ...]:
+        """Who answers windows while they run."""
+        return tuple(each for each in (self.tiers, self.tables) if each is not None)
 
     @property
     def stream_width(self) -> int:

@@ -15,8 +15,10 @@ from strata.kernels.expert_rows.reference_window import expert_matrices
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.kernels.packed_rows import packed_rows
 from strata.models.fast.packing import PackedTensor, pack_values, take_rows
+from strata.models.weights import TableGather
 from strata.quant.layout import BLOCK_COLUMNS, TILE_ROWS, Array, MatrixLayout
 from strata.quant.packed import PackedMatrix, view_matrix
+from strata.weights.table_files import StoredTable
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,18 @@ class DeviceTable:
         """row_ids [n] int64 -> [n, width] in main memory."""
         in_memory = [moved(part, torch.device("cpu")) for part in self.parts]
         return take_rows(in_memory, row_ids.cpu()).decode()
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """A table that stays in its files; see `TableGather`. A device's windows ask for its rows."""
+
+    stored: StoredTable
+    rows: TableGather  # read by this process, for models in plain torch
+
+    def __call__(self, row_ids: torch.Tensor) -> torch.Tensor:
+        """row_ids [n] int64 -> [n, width] in main memory."""
+        return self.rows(row_ids)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The launches of a layer's mixer and of its n-gram embedding. Knows their order and buffers; no arithmetic."""
 
+from collections.abc import Sequence
+
 from strata.kernels.attention_rows import (
     AttentionCells,
     ProjectedRows,
@@ -8,12 +10,13 @@ from strata.kernels.attention_rows import (
     attention_prepare,
 )
 from strata.kernels.delta_rows import DeltaRowsWork, DeltaState, delta_rows
-from strata.kernels.ngram_rows import ngram_finish, ngram_gather
+from strata.kernels.expert_plan import wait_at_gate
+from strata.kernels.ngram_rows import AskedTable, ngram_ask, ngram_collect, ngram_finish, ngram_gather
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.residual_streams import MixerRows, Values
 from strata.models.device.description import AttentionMixer, DeltaMixer, NgramLayer
 from strata.models.device.walk import LayerInput, Walk
-from strata.quant.layout import BLOCK_COLUMNS
+from strata.quant.layout import BLOCK_COLUMNS, MatrixLayout
 
 
 def append_delta(walk: Walk, mixer: DeltaMixer, x: LayerInput) -> None:
@@ -61,6 +64,13 @@ def append_attention(walk: Walk, mixer: AttentionMixer, x: LayerInput) -> None:
     walk.addition = MixerRows(output, x.strengths)
 
 
+def append_asking(walk: Walk, ngram: NgramLayer) -> None:
+    """Asking for an n-gram layer's rows, as early as the tokens are known, if its table lies in files."""
+    if isinstance(ngram.table, AskedTable):
+        rows, history = walk.buffers.rows, walk.buffers.state.history
+        walk.launch("n-grams: ask", ngram_ask, rows, history, ngram.hash, ngram.table)
+
+
 def append_ngram(walk: Walk, ngram: NgramLayer) -> None:
     """The n-gram embedding, which is added to the streams in front of the layer."""
     buffers, width = walk.buffers, walk.buffers.model.stream_width
@@ -68,9 +78,7 @@ def append_ngram(walk: Walk, ngram: NgramLayer) -> None:
     query = buffers.take("n-gram query", width)
     walk.norm("n-grams: add, norm", ngram.query_scale, RowsOut(query, None))
     layouts = [part.layout for matrices in (ngram.key, ngram.value) for part in matrices.parts]
-    needs_plain = ngram.table.layout.columns % BLOCK_COLUMNS != 0
-    embeddings = buffers.room("n-gram rows", layouts, needs_plain)
-    walk.launch("n-grams: gather", ngram_gather, rows, state.history, ngram.table, ngram.hash, embeddings)
+    embeddings = _append_table_rows(walk, ngram, layouts)
     key, value = buffers.take("n-gram key", width), buffers.take("n-gram value", buffers.model.hidden)
     walk.multiply("n-grams: key", ngram.key, embeddings, key)
     walk.multiply("n-grams: value", ngram.value, embeddings, value)
@@ -80,3 +88,17 @@ def append_ngram(walk: Walk, ngram: NgramLayer) -> None:
         ngram.vectors, ngram.shape, normed, values,
     )  # fmt: skip
     walk.addition = Values(values)
+
+
+def _append_table_rows(walk: Walk, ngram: NgramLayer, layouts: Sequence[MatrixLayout]) -> RowsOut:
+    """The rows of the table, from memory or from whoever reads the files, for matrices of these layouts."""
+    buffers, table, rows = walk.buffers, ngram.table, walk.buffers.rows
+    if isinstance(table, AskedTable):
+        embeddings = buffers.room("n-gram rows", layouts)
+        if table.mailbox.gate is not None:
+            walk.launch("n-grams: wait", wait_at_gate, table.mailbox, table.state)
+        walk.launch("n-grams: collect", ngram_collect, rows, table, embeddings)
+    else:
+        embeddings = buffers.room("n-gram rows", layouts, table.layout.columns % BLOCK_COLUMNS != 0)
+        walk.launch("n-grams: gather", ngram_gather, rows, buffers.state.history, table, ngram.hash, embeddings)
+    return embeddings

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
-from strata.kernels.expert_plan import collect_rows, plan_experts, wait_at_gate
+from strata.experts.tiers import LayerTiers
+from strata.kernels.expert_plan import collect_rows, is_one_launch, plan_experts, route_and_plan, wait_at_gate
+from strata.kernels.expert_plan.tables import RowScores
 from strata.kernels.expert_rows import expert_rows_into
 from strata.kernels.expert_rows.buffers import SharedExpert
 from strata.kernels.gated_mlp import silu_times_into
 from strata.kernels.residual_streams import ExpertRows, MixerRows
-from strata.kernels.router import SharedGate, route_rows
+from strata.kernels.router import Routes, SharedGate, route_rows
 from strata.models.device.description import DenseMlp, SparseMlp
 from strata.models.device.held import DeviceMatrices
 from strata.models.device.walk import LayerInput, Readers, Walk
@@ -54,20 +56,43 @@ def _append_sparse(walk: Walk, mlp: SparseMlp, x: LayerInput) -> None:
         if mlp.shared.gate is not None:
             assert x.rows.plain is not None
             gate = SharedGate(x.rows.plain, mlp.shared.gate)
-    walk.launch("experts: route", route_rows, products[:, :experts], buffers.rows, mlp.normalize, routes, gate)
-    made, tiers = buffers.experts(mlp), mlp.tiers
-    if tiers is None:
+    made, scores = buffers.experts(mlp), RowScores(products[:, :experts], buffers.rows, mlp.normalize, gate)
+    if mlp.tiers is None:
+        _append_routing(walk, scores, routes)
         walk.launch("experts: rows", expert_rows_into, mlp.blobs, routes.work, x.rows, made, shared)
     else:
-        planned, asked = buffers.planned(mlp), (tiers.tables, tiers.mailbox, tiers.layer, tiers.state)
-        walk.launch("experts: plan", plan_experts, routes.work, x.rows, *asked, planned)
-        blobs = replace(mlp.blobs, addresses=planned.addresses)
-        walk.launch("experts: rows", expert_rows_into, blobs, planned.work, x.rows, made, shared)
-        if tiers.mailbox.gate is not None:
-            walk.launch("experts: wait", wait_at_gate, tiers.mailbox, tiers.state)
-        walk.launch("experts: collect", collect_rows, tiers.mailbox, tiers.state, planned, made.by_rank)
+        _append_planned(walk, mlp, mlp.tiers, scores, routes, x, shared)
     shared_rows = made.shared_rows if shared is not None else None
     walk.addition = ExpertRows(made.by_rank, routes.weights, shared_rows, routes.shared_weights, x.strengths)
+
+
+def _append_routing(walk: Walk, scores: RowScores, routes: Routes) -> None:
+    walk.launch("experts: route", route_rows, scores.logits, scores.rows, scores.normalize, routes, scores.shared)
+
+
+def _append_planned(
+    walk: Walk,
+    mlp: SparseMlp,
+    tiers: LayerTiers,
+    scores: RowScores,
+    routes: Routes,
+    x: LayerInput,
+    shared: SharedExpert | None,
+) -> None:
+    """Routed experts that are not all on the device."""
+    buffers, mailbox, state = walk.buffers, tiers.mailbox, tiers.state
+    planned, made = buffers.planned(mlp), buffers.experts(mlp)
+    asked = (x.rows, tiers.tables, mailbox, tiers.layer, state, planned)
+    if is_one_launch(buffers.rows.count, mailbox):
+        walk.launch("experts: route, plan", route_and_plan, scores, routes, *asked)
+    else:
+        _append_routing(walk, scores, routes)
+        walk.launch("experts: plan", plan_experts, routes.work, *asked)
+    blobs = replace(mlp.blobs, addresses=planned.addresses)
+    walk.launch("experts: rows", expert_rows_into, blobs, planned.work, x.rows, made, shared)
+    if mailbox.gate is not None:
+        walk.launch("experts: wait", wait_at_gate, mailbox, state)
+    walk.launch("experts: collect", collect_rows, mailbox, state, planned, made.by_rank)
 
 
 def _router_and_shared(mlp: SparseMlp) -> DeviceMatrices:

@@ -14,7 +14,7 @@ from strata.kernels.ngram_rows import commit_ngram
 from strata.models.device.buffers import Buffers
 from strata.models.device.description import DeltaMixer, DeviceLayer
 from strata.models.device.launches import Program
-from strata.models.device.mixers import append_attention, append_delta, append_ngram
+from strata.models.device.mixers import append_asking, append_attention, append_delta, append_ngram
 from strata.models.device.mlps import append_mlp, readers_of
 from strata.models.device.walk import Readers, Walk
 
@@ -36,6 +36,9 @@ def build_program(buffers: Buffers, lengths: SegmentLengths, accepted: torch.Ten
     model = buffers.model
     walk = Walk(buffers, lengths)
     walk.launch("embed", embed_rows, model.embedding, buffers.rows.tokens, buffers.streams, model.streams)
+    for layer in model.layers:
+        if layer.ngram is not None:
+            append_asking(walk, layer.ngram)
     for index, layer in enumerate(model.layers):
         walk.layer, walk.kind = index, layer.kind
         _append_layer(walk, layer)

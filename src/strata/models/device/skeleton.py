@@ -13,7 +13,14 @@ from strata.experts.sources import ExpertSource, expert_layers
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.models.blocks.linear import Weight
 from strata.models.blocks.moe import Experts
-from strata.models.device.held import DeviceExperts, DeviceMatrices, DeviceTable, blocks_in_order, order_by_block
+from strata.models.device.held import (
+    DeviceExperts,
+    DeviceMatrices,
+    DeviceTable,
+    FileTable,
+    blocks_in_order,
+    order_by_block,
+)
 from strata.models.fast.packing import FLOAT_CODES, experts_of, pack_tensor, packed_bytes
 from strata.models.weights import TableGather, TakenRows
 from strata.quant.at_load import quantized_layout
@@ -24,6 +31,7 @@ from strata.weights.gguf_source import GgufSource
 from strata.weights.quantizing import QuantizingSource
 from strata.weights.safetensors import SafetensorsSource
 from strata.weights.source import WeightSource
+from strata.weights.table_files import stored_table
 
 
 class SkeletonWeights:
@@ -31,8 +39,12 @@ class SkeletonWeights:
 
     dtype = torch.float32
 
-    def __init__(self, source: WeightSource, names: Collection[str], device: torch.device) -> None:
+    def __init__(
+        self, source: WeightSource, names: Collection[str], device: torch.device, *, reads_tables: bool = False
+    ) -> None:
+        """reads_tables: n-gram tables stay in their files, as `DeviceWeights` is told it."""
         self.device = device
+        self._reads_tables = reads_tables
         self._source = source
         self._names = names
         self._zeros = torch.zeros(0, dtype=torch.uint8, device=device)
@@ -54,6 +66,8 @@ class SkeletonWeights:
         return DeviceMatrices(self._matrices(found))
 
     def table(self, name: str) -> TableGather:
+        if self._reads_tables and name.endswith(".ngram_embedding.weight"):
+            return FileTable(stored_table(self._source, name), _no_rows)
         return DeviceTable(self._matrices(stored_layouts(self._source, name)[0]))
 
     def table_in_files(self, name: str) -> TableGather:
@@ -97,6 +111,10 @@ class SkeletonPlaces:
     def layout(self, layer: int) -> BlobLayout:
         """Of the blobs of one layer."""
         return self._found.layout(self.layers[layer])
+
+
+def _no_rows(row_ids: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("a skeleton has no values")
 
 
 def joined_layouts(layouts: list[MatrixLayout]) -> list[MatrixLayout]:

@@ -5,6 +5,7 @@ Knows which tensors are wanted, what was placed already and where tables may lie
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from strata.errors import EngineError
 from strata.experts.arena import load_arena
 from strata.experts.packing import PackingThreads
 from strata.experts.store import ExpertStore
+from strata.experts.store_filling import fill_layer
 from strata.experts.uploading import Staging, upload_experts
 from strata.kernels.expert_rows.work import ExpertBlobs
 from strata.models.blocks.linear import Weight
@@ -20,6 +22,7 @@ from strata.models.device.held import (
     DeviceExperts,
     DeviceMatrices,
     DeviceTable,
+    FileTable,
     join_neighbours,
     moved,
     order_by_block,
@@ -31,6 +34,7 @@ from strata.quant.packed import PackedMatrix
 from strata.quant.packer import Packer, Scratch, fresh_memory
 from strata.types import ProgressCallback
 from strata.weights.source import WeightSource
+from strata.weights.table_files import stored_table
 
 _STAGE = "loading the model"
 MOST_TABLE_BYTES = 1 << 30  # a larger n-gram table stays in main memory, where the device reads single rows of it
@@ -50,10 +54,12 @@ class DeviceWeights:
         most_table_bytes: int = MOST_TABLE_BYTES,
         threads: PackingThreads | None = None,
         store: ExpertStore | None = None,
+        reads_tables: bool = False,
     ) -> None:
         """`names`: those of the source's tensors that may be asked for. threads: None makes some of its own.
 
-        store: filled with the routed experts, layer by layer; None: all of them lie on the device.
+        store: filled with the routed experts, layer by layer; None: all of them lie on the device. reads_tables: n-gram
+        tables stay in their files, whatever their size.
         """
         self.device = device
         self._source = source
@@ -64,6 +70,7 @@ class DeviceWeights:
         self._staging, self._scratch = Staging(device), Scratch()
         self._threads = threads or PackingThreads()
         self._store = store
+        self._reads_tables = reads_tables
 
     def names(self) -> Collection[str]:
         return self._names
@@ -83,6 +90,9 @@ class DeviceWeights:
     def table(self, name: str) -> TableGather:
         if name in self._held or not name.endswith(".ngram_embedding.weight"):
             return DeviceTable(self._hold(name).parts)
+        if self._reads_tables:
+            self._progress.advance(name)
+            return FileTable(stored_table(self._source, name), partial(_rows_of, self._source, name))
         table = stack(self._pack(name, fresh_memory).parts)  # shards of one code
         self._progress.advance(name)
         if self.device.type == "cpu" or table.layout.total_bytes <= self._most_table_bytes:
@@ -90,14 +100,14 @@ class DeviceWeights:
         return DeviceTable((pinned(table),))
 
     def table_in_files(self, name: str) -> TableGather:
-        """A graph cannot read files: the same as `table`."""
+        """The same as `table`: where it lies on the way to a device was decided by a memory plan."""
         return self.table(name)
 
     def experts(self, prefix: str) -> Experts:
         layer, on_progress = experts_of(self._source, (prefix,)), self._progress.follow(prefix)
         if self._store is not None:
             index = self._store.index(prefix)
-            self._store.fill(index, layer, self._threads, self._staging, on_progress)
+            fill_layer(self._store, index, layer, self._threads, self._staging, on_progress)
             return DeviceExperts(_blobs_in_store(self._store, index, self.device))
         if self.device.type == "cpu":
             memory = load_arena(layer, on_progress=on_progress).buffer
@@ -148,9 +158,14 @@ def pinned(matrix: PackedMatrix) -> PackedMatrix:
             if int(result) != 0:
                 raise EngineError(
                     f"the system does not pin the {matrix.layout.total_bytes / 2**30:.1f} GiB of an n-gram table "
-                    f"(CUDA says {result}): raise the limit of locked memory (`ulimit -l unlimited`)"
+                    f"(CUDA says {result}): raise the limit of locked memory (`ulimit -l unlimited`), or leave the "
+                    'table in its files with ngram_table = "file"'
                 )
     return matrix
+
+
+def _rows_of(source: WeightSource, name: str, row_ids: torch.Tensor) -> torch.Tensor:
+    return source.rows(name, row_ids, torch.float32)
 
 
 def _blobs_in_store(store: ExpertStore, layer: int, device: torch.device) -> ExpertBlobs:

@@ -10,10 +10,12 @@ import torch
 
 from strata.errors import EngineError
 from strata.experts.arena import Arena
+from strata.experts.expert_files import ReadCache
 from strata.experts.pool import ExpertPool, group_by_expert, native_layout
 from strata.native import mixers
 from strata.native.matrices import NativeMatrix, matrices_rows
 from strata.native.pool import Pool
+from strata.quant.layout import BlobLayout
 
 
 class PackedMatrices:
@@ -64,14 +66,14 @@ class PackedTable:
 class PackedExperts:
     """One layer's experts in an arena; see `Experts`."""
 
+    reads: ReadCache | None = None  # of experts that lie in no arena, as its layer `file_layer`
+    file_layer = 0
+
     def __init__(self, pool: Pool, arena: Arena, layer: str) -> None:
         self._arena = arena
         self._layer = layer
         found = arena.layers[layer]
-        self._layout = native_layout(found.layout)
-        addresses = (arena.address(layer, expert) for expert in range(found.count))
-        self._blobs = (ctypes.c_void_p * found.count)(*addresses)
-        self._pool = ExpertPool(pool, found.layout)
+        self._hold(pool, found.layout, [arena.address(layer, expert) for expert in range(found.count)])
 
     @property
     def layout_address(self) -> int:
@@ -80,12 +82,38 @@ class PackedExperts:
 
     @property
     def blobs_address(self) -> int:
-        """Of the array of the experts' addresses."""
-        return ctypes.addressof(self._blobs)
+        """Of the array of the experts' addresses, 0 for those that are read from files."""
+        return ctypes.addressof(self._addresses)
 
     def rows(self, x: torch.Tensor, expert_ids: torch.Tensor) -> torch.Tensor:
         """x [rows, hidden], ids [rows, ranks] -> [rows, ranks, hidden]; every expert has all of its rows at once."""
-        chosen = {expert: self._arena.blob_bytes(self._layer, expert) for expert in expert_ids.unique().tolist()}
+        chosen = self._blobs(expert_ids.unique().tolist())
         out = x.new_empty(*expert_ids.shape, x.shape[1])
-        self._pool.compute(group_by_expert(expert_ids, chosen), x.contiguous(), out)
+        self._experts.compute(group_by_expert(expert_ids, chosen), x.contiguous(), out)
         return out
+
+    def _blobs(self, experts: Sequence[int]) -> dict[int, torch.Tensor]:
+        return {expert: self._arena.blob_bytes(self._layer, expert) for expert in experts}
+
+    def _hold(self, pool: Pool, layout: BlobLayout, addresses: Sequence[int]) -> None:
+        self._pool = pool
+        self._layout = native_layout(layout)
+        self._addresses = (ctypes.c_void_p * len(addresses))(*(address or None for address in addresses))
+        self._experts = ExpertPool(pool, layout)
+
+
+class FiledExperts(PackedExperts):
+    """One layer's experts in a model's files. Windows of the library read them through the cache; `rows` reads each of
+    them anew."""
+
+    def __init__(self, pool: Pool, reads: ReadCache, layer: int) -> None:
+        self.reads: ReadCache = reads
+        self.file_layer = layer
+        filed = reads.layers[layer]
+        self._blob_bytes = filed.layout.total_bytes
+        self._hold(pool, filed.layout, [0] * filed.count)
+
+    def _blobs(self, experts: Sequence[int]) -> dict[int, torch.Tensor]:
+        room = torch.empty(len(experts), self._blob_bytes, dtype=torch.uint8)
+        self.reads.fill(self._pool, self.file_layer, experts, room.unbind())
+        return dict(zip(experts, room, strict=True))

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from strata.experts.arena import Arena, load_arena
+from strata.experts.expert_files import ReadCache, filed_layers
 from strata.experts.sources import expert_layers
 from strata.kernels.packed_rows.native import native_matrix
 from strata.models.blocks.linear import Weight
 from strata.models.blocks.moe import Experts
-from strata.models.fast.held import PackedExperts, PackedMatrices, PackedTable
+from strata.models.fast.held import FiledExperts, PackedExperts, PackedMatrices, PackedTable
 from strata.models.fast.packing import experts_of, is_matrix, pack_tensor, packed_bytes, take_rows
 from strata.models.weights import TableGather, TakenRows
 from strata.native.matrices import NativeMatrix
@@ -39,8 +40,16 @@ class PackedWeights:
 
     dtype = torch.float32
 
-    def __init__(self, source: WeightSource, names: Collection[str], pool: Pool, arena: Arena | None) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        names: Collection[str],
+        pool: Pool,
+        arena: Arena | None,
+        reads: ReadCache | None = None,
+    ) -> None:
         self.pool = pool
+        self.reads = reads
         self._source = source
         self._names = names
         self._arena = arena
@@ -75,6 +84,9 @@ class PackedWeights:
         return lambda row_ids: self._source.rows(name, row_ids, self.dtype)
 
     def experts(self, prefix: str) -> Experts:
+        if self.reads is not None:
+            layers = [layer.name for layer in self.reads.layers]
+            return FiledExperts(self.pool, self.reads, layers.index(prefix))
         assert self._arena is not None
         return PackedExperts(self.pool, self._arena, prefix)
 
@@ -108,12 +120,25 @@ class PackedWeights:
 
 
 def open_packed_weights(
-    source: WeightSource, names: Collection[str], pool: Pool, on_progress: ProgressCallback | None = None
+    source: WeightSource,
+    names: Collection[str],
+    pool: Pool,
+    on_progress: ProgressCallback | None = None,
+    cache_bytes: int | None = None,
 ) -> PackedWeights:
-    """Weights whose names are among `names`; their experts are packed now, everything else when it is asked for."""
+    """Weights whose names are among `names`; their experts are packed now, everything else when it is asked for.
+
+    cache_bytes: experts stay in the model's files and are read to so much memory; None: they are packed now. Raises
+    ModelError if there is no memory for them.
+    """
     layers = expert_layers(names)
-    arena = load_arena(experts_of(source, layers), on_progress=on_progress) if layers else None
-    weights = PackedWeights(source, names, pool, arena)
+    arena = reads = None
+    if layers and cache_bytes is not None:
+        filed = filed_layers(experts_of(source, layers))
+        reads = ReadCache.create(filed, cache_bytes, pool.threads, on_progress)
+    elif layers:
+        arena = load_arena(experts_of(source, layers), on_progress=on_progress)
+    weights = PackedWeights(source, names, pool, arena, reads)
     weights.report_progress(on_progress)
     return weights
 

@@ -89,6 +89,8 @@ def describe_experts(kept: Kept, weights: MoeWeights, shape: MoeShape) -> mixers
         experts=shape.experts,
         per_token=shape.experts_per_token,
         normalize=shape.normalize_weights,
+        reads=None if experts.reads is None else experts.reads.handle,
+        file_layer=experts.file_layer,
     )
     if weights.shared is not None:
         _fill_dense(kept, mlp, weights.shared)

@@ -65,6 +65,10 @@ int32_t lock_box(StrataDoorbell *service, int32_t mailbox, Box *&box, std::uniqu
     return STRATA_OK;
 }
 
+void release_pool(StrataDoorbell &service) {
+    if (service.holds_pool) strata_pool_release(service.pool);
+}
+
 // 0: the coordinator has ended, and no thread is left.
 int32_t end_threads(StrataDoorbell &service) {
     const std::lock_guard<std::mutex> stop(service.stop_mutex);
@@ -77,11 +81,25 @@ int32_t end_threads(StrataDoorbell &service) {
     }
     service.coordinator.join();
     for (Box &box : service.boxes)
-        if (box.in_flight.exchange(false)) strata_pool_release(service.pool);
+        if (box.in_flight.exchange(false)) release_pool(service);
     return STRATA_OK;
 }
 
 }  // namespace
+
+int32_t start_service(std::unique_ptr<StrataDoorbell> made, StrataDoorbell **service) {
+    const SignalsBlocked blocked;
+    made->coordinator = std::thread([of = made.get()] { coordinate(*of); });
+    try {
+        made->watch = std::thread([of = made.get()] { keep_watch(*of); });
+    } catch (...) {
+        strata_doorbell_stop(made.get());
+        throw;
+    }
+    *service = made.release();
+    return STRATA_OK;
+}
+
 }  // namespace strata
 
 int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layers, int32_t layer_count,
@@ -95,6 +113,7 @@ int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layer
     return guarded([&]() -> int32_t {
         auto made = std::make_unique<StrataDoorbell>();
         made->pool = pool;
+        made->answer = answer_experts;
         made->limit = std::chrono::milliseconds(limit_ms);
         made->boxes = std::vector<Box>(static_cast<size_t>(mailbox_count));
         if (const int32_t code = copy_layers(layers, layer_count, made->layers)) return code;
@@ -102,17 +121,23 @@ int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layer
             if (const int32_t code = check_mailbox(mailboxes[i], made->layers)) return code;
             made->boxes[static_cast<size_t>(i)].shared = mailboxes[i];
         }
-        const SignalsBlocked blocked;
-        made->coordinator = std::thread([of = made.get()] { coordinate(*of); });
-        try {
-            made->watch = std::thread([of = made.get()] { keep_watch(*of); });
-        } catch (...) {
-            strata_doorbell_stop(made.get());
-            throw;
-        }
-        *service = made.release();
-        return STRATA_OK;
+        return start_service(std::move(made), service);
     });
+}
+
+int32_t strata_doorbell_read(StrataDoorbell *service, StrataReadCache *cache) {
+    using namespace strata;
+    if (!service || !cache) return fail(STRATA_INVALID, "no doorbell service, or no cache to read into");
+    const std::vector<FileLayer> &layers = cache->files.layers();
+    bool fits = layers.size() == service->layers.size() && cache->blobs() > 0;
+    for (size_t i = 0; fits && i < layers.size(); ++i)
+        fits = layers[i].layout.blob_bytes == service->layers[i].layout.blob_bytes &&
+               static_cast<size_t>(layers[i].experts) == service->layers[i].blobs.size();
+    if (!fits) return fail(STRATA_INVALID, "the cache has no room for a blob, or holds other layers than the service");
+    const std::lock_guard<std::mutex> lock(service->mutex);  // both threads look at it under this or behind a window
+    if (service->in_flight.load() > 0) return fail(STRATA_INVALID, "a window is in flight");
+    service->reads = cache;
+    return STRATA_OK;
 }
 
 int32_t strata_doorbell_begin(StrataDoorbell *service, int32_t mailbox) {
@@ -123,10 +148,10 @@ int32_t strata_doorbell_begin(StrataDoorbell *service, int32_t mailbox) {
         if (const int32_t code = lock_box(service, mailbox, box, lock)) return code;
         if (box->in_flight.load()) return fail(STRATA_INVALID, "mailbox %d is in flight", mailbox);
         if (service->stopping.load()) return fail(STRATA_STOPPED, "the doorbell service was stopped");
-        box->answered.store(read_flag(box->shared.done));
+        settle(*box);
         box->in_flight.store(true);
     }
-    strata_pool_hold(service->pool);
+    if (service->holds_pool) strata_pool_hold(service->pool);
     bool watch_sleeps;
     {
         const std::lock_guard<std::mutex> lock(service->mutex);  // a coordinator about to sleep sees it or is called
@@ -150,7 +175,7 @@ int32_t strata_doorbell_end(StrataDoorbell *service, int32_t mailbox) {
         }
     }
     service->in_flight.fetch_sub(1);
-    strata_pool_release(service->pool);
+    release_pool(*service);
     return STRATA_OK;
 }
 
@@ -197,7 +222,7 @@ int32_t strata_doorbell_state(StrataDoorbell *service, int32_t mailbox, StrataDo
     state->is_in_flight = box->in_flight.load(), state->is_late = service->is_late.load();
     const std::lock_guard<std::mutex> lock(box->failure_mutex);
     state->failures = box->failures;
-    state->failed_layer = box->failed_layer, state->failed_code = box->failed_code;
+    state->failed_layer = box->failed_layer, state->reserved = 0;
     std::copy(std::begin(box->failure), std::end(box->failure), state->failure);
     return STRATA_OK;
 }

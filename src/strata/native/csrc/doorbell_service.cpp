@@ -56,8 +56,8 @@ int32_t read_request(const StrataDoorbell &service, const StrataMailbox &box, Re
     return STRATA_OK;
 }
 
-int32_t list_jobs(const DoorbellLayer &layer, int32_t ranks, Request &work) {
-    work.row_of.clear(), work.slots.clear(), work.jobs.clear();
+int32_t list_jobs(const DoorbellLayer &layer, int32_t ranks, bool is_read, Request &work) {
+    work.row_of.clear(), work.slots.clear(), work.jobs.clear(), work.experts.clear();
     for (const auto &entry : work.entries) {
         work.row_of.push_back(entry.second / ranks);
         work.slots.push_back(entry.second);
@@ -66,31 +66,48 @@ int32_t list_jobs(const DoorbellLayer &layer, int32_t ranks, Request &work) {
         const int32_t expert = work.entries[first].first;
         for (end = first; end < work.entries.size() && work.entries[end].first == expert;) ++end;
         const void *blob = layer.blobs[static_cast<size_t>(expert)].load(std::memory_order_acquire);
-        if (!blob) return fail(STRATA_INVALID, "layer %d has no expert %d in memory", work.layer, expert);
+        if (!blob && !is_read) return fail(STRATA_INVALID, "layer %d has no expert %d in memory", work.layer, expert);
+        work.experts.push_back(expert);
         work.jobs.push_back({blob, work.row_of.data() + first, work.slots.data() + first,
                              static_cast<int32_t>(end - first), 0});
     }
     return STRATA_OK;
 }
 
-int32_t answer(StrataDoorbell &service, const StrataMailbox &box) {
+}  // namespace
+
+int32_t answer_experts(StrataDoorbell &service, const StrataMailbox &box) {
     Request &work = service.request;
     if (const int32_t code = read_request(service, box, work)) return code;
     const DoorbellLayer &layer = service.layers[static_cast<size_t>(work.layer)];
-    if (const int32_t code = list_jobs(layer, box.ranks, work)) return code;
+    if (const int32_t code = list_jobs(layer, box.ranks, service.reads, work)) return code;
     service.counted.experts += work.jobs.size();
     service.counted.bytes += work.jobs.size() * static_cast<uint64_t>(layer.layout.blob_bytes);
     const ExpertInput input = {box.x, box.hidden, box.x ? nullptr : box.q, box.x ? nullptr : box.d, work.rows};
-    return run_experts(service.pool, layer.layout, work.jobs.data(), static_cast<int32_t>(work.jobs.size()), input,
-                       box.out, box.hidden);
+    // In one go, unless so many are missing that memory does not hold them together.
+    for (size_t first = 0, count = work.jobs.size(); first < work.jobs.size(); first += count) {
+        if (service.reads)
+            if (const int32_t code = service.reads->provide(service.pool, work.layer, work.experts, work.jobs, first,
+                                                            &service.stopping, count))
+                return code;
+        if (const int32_t code = run_experts(service.pool, layer.layout, &work.jobs[first],
+                                             static_cast<int32_t>(count), input, box.out, box.hidden))
+            return code;
+    }
+    return STRATA_OK;
 }
 
-void note_failure(Box &box, int32_t layer, int32_t code) {
+namespace {
+
+void note_failure(Box &box, int32_t layer) {
     const std::lock_guard<std::mutex> lock(box.failure_mutex);
     ++box.failures;
-    box.failed_layer = layer, box.failed_code = code;
+    box.failed_layer = layer;
     std::snprintf(box.failure, sizeof box.failure, "%s", strata_last_error());
 }
+
+// Waiting for files, which is no work.
+uint64_t ns_read(const StrataDoorbell &service) { return service.reads ? service.reads->counted.ns.load() : 0; }
 
 // Whether the box had rung.
 bool serve(StrataDoorbell &service, Box &box) {
@@ -99,26 +116,28 @@ bool serve(StrataDoorbell &service, Box &box) {
     const uint32_t rung = read_flag(box.shared.door);
     if (rung <= box.answered.load(std::memory_order_relaxed) || rung >= kRaised) return false;
     const Clock::time_point begin = Clock::now();
+    const uint64_t read_ns = ns_read(service);
     // A failure is answered, too: the window goes on, the host finds it and fails the request.
-    const int32_t code = guarded([&] { return answer(service, box.shared); });
-    if (code) note_failure(box, service.request.layer, code);
+    const int32_t code = guarded([&] { return service.answer(service, box.shared); });
+    if (code) note_failure(box, service.request.layer);
     *box.shared.status = code;
     ++service.counted.requests;
-    service.counted.busy_ns += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
+    service.counted.busy_ns += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count()) -
+                               (ns_read(service) - read_ns);
     box.answered.store(rung, std::memory_order_release);
     raise_done(box.shared, rung, kOpen);
     return true;
 }
 
 // What was asked is noted before the flags rise: the window then goes on, and its next request overwrites this one.
-void note_late(Box &box, uint32_t number, std::chrono::nanoseconds waited) {
+void note_late(Box &box, uint32_t number, const char *asked_for, std::chrono::nanoseconds waited) {
     const int32_t *header = box.shared.header;
     const std::lock_guard<std::mutex> lock(box.failure_mutex);
     ++box.failures;
-    box.failed_layer = header[0], box.failed_code = STRATA_STOPPED;
+    box.failed_layer = header[0];
     std::snprintf(box.failure, sizeof box.failure,
-                  "request %u (%d rows, %d places of experts) has had no answer for %.1f s", number, header[1],
-                  header[2], std::chrono::duration<double>(waited).count());
+                  "request %u (%d rows, %d places of %s) has had no answer for %.1f s", number, header[1],
+                  header[2], asked_for, std::chrono::duration<double>(waited).count());
 }
 
 constexpr int kLooks = 8;  // of the watch at a request that may wait no longer than the limit
@@ -136,10 +155,13 @@ public:
             Box &box = service.boxes[i];
             const uint32_t rung = read_flag(box.shared.door);
             const bool waits = box.in_flight.load() && rung > box.answered.load() && rung < kRaised;
-            if (!waits || seen_[i].number != rung) seen_[i] = {waits ? rung : 0, -1};
+            const uint64_t arrived =
+                (service.reads ? service.reads->counted.experts.load() : 0) + service.tables.waited.load();
+            if (!waits || seen_[i].number != rung || seen_[i].arrived != arrived)
+                seen_[i] = {waits ? rung : 0, -1, arrived};
             if (!waits || ++seen_[i].looks < kLooks) continue;
             service.is_late.store(true);  // before the failure can be seen, which would look like an ordinary one
-            note_late(box, rung, service.limit);
+            note_late(box, rung, service.asked_for, service.limit);
             found = true;
         }
         return found;
@@ -149,13 +171,21 @@ private:
     struct Seen {
         uint32_t number = 0;
         int looks = -1;  // behind the first
+        uint64_t arrived = 0;  // experts or rows read from files: a disk that gives some is slow and not stuck
     };
     std::vector<Seen> seen_;
 };
 
 }  // namespace
 
+void settle(Box &box) {
+    const uint32_t rung = read_flag(box.shared.door);
+    box.answered.store(rung, std::memory_order_release);
+    raise_done(box.shared, rung, kOpen);
+}
+
 void coordinate(StrataDoorbell &service) {
+    const CallersHome home(service.pool);
     Backoff backoff;
     while (!service.stopping.load(std::memory_order_acquire)) {
         if (service.in_flight.load(std::memory_order_acquire) == 0) {

@@ -12,7 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "read_cache.h"
 #include "strata_native.h"
+#include "table_rows.h"
 
 namespace strata {
 
@@ -28,15 +30,16 @@ struct DoorbellLayer {
 
 struct Box {
     StrataMailbox shared;
-    // Held while a request is looked for and answered, and while a window begins, ends or rewinds: a coordinator that
-    // read the door before a rewind must not take its number for a request of the next window.
+    // Held while a request is looked for and answered, and while a window begins, ends or rewinds: no answer is computed
+    // for a window that has ended, and a coordinator that read the door before a rewind must not take its number for a
+    // request of the next window.
     std::mutex mutex;
     std::atomic<bool> in_flight{false};
     std::atomic<uint32_t> answered{0};
     // The requests that were answered with an error, and the last of them; held for a copy only.
     std::mutex failure_mutex;
     uint64_t failures = 0;
-    int32_t failed_layer = 0, failed_code = 0;
+    int32_t failed_layer = 0;
     char failure[STRATA_SENTENCE_BYTES] = {};
 };
 
@@ -46,6 +49,7 @@ struct Request {
     std::vector<std::pair<int32_t, int32_t>> entries;  // expert, slot
     std::vector<int32_t> row_of, slots;
     std::vector<StrataExpertJob> jobs;
+    std::vector<int32_t> experts;  // of the jobs
 };
 
 struct Counted {
@@ -56,6 +60,12 @@ struct Counted {
 
 struct StrataDoorbell {
     StrataPool *pool = nullptr;
+    bool holds_pool = true;  // awake, while a window is in flight
+    // What a request is answered with, and what it asks for places of.
+    int32_t (*answer)(StrataDoorbell &service, const StrataMailbox &box) = nullptr;
+    const char *asked_for = "experts";
+    StrataReadCache *reads = nullptr;  // of experts that have no blob; null: all have one
+    strata::TableRows tables;  // where rows of tables are asked for
     std::chrono::nanoseconds limit{};  // the longest that a request waits for its answer
     std::vector<strata::DoorbellLayer> layers;
     std::vector<strata::Box> boxes;
@@ -74,6 +84,16 @@ struct StrataDoorbell {
 };
 
 namespace strata {
+
+// Answers a request for experts.
+int32_t answer_experts(StrataDoorbell &service, const StrataMailbox &box);
+
+// Starts the threads of a service that is whole otherwise, which is then the caller's.
+int32_t start_service(std::unique_ptr<StrataDoorbell> made, StrataDoorbell **service);
+
+// What rang in a box and has no answer counts as answered. Under the box's mutex and between windows: who rang was cut
+// off and waits for nothing, and the next window may write over its request at any moment.
+void settle(Box &box);
 
 // What the two threads do until the service stops.
 void coordinate(StrataDoorbell &service);

@@ -16,6 +16,7 @@ enum StrataError : int32_t {
     STRATA_UNSUPPORTED = 2,  // this CPU or this build cannot do it
     STRATA_NO_MEMORY = 3,
     STRATA_STOPPED = 4,  // the service was stopped before it answered
+    STRATA_UNREADABLE = 5,  // a model's file gives no bytes, or is not what it was, or holds what has no packed form
 };
 STRATA_API const char *strata_last_error();
 
@@ -37,12 +38,14 @@ STRATA_API int32_t strata_current_isa();
 // ---- thread pool ----
 typedef struct StrataPool StrataPool;
 
-// threads: all that work, the caller's among them (1 = the caller alone). pinned: worker t stays on the t-th core of the
-// process's affinity mask; the caller is never pinned. spin_us: how long an idle worker spins before it parks.
+// threads: all that work, the caller's among them (1 = the caller alone). pinned: every worker stays on a core of the
+// process's affinity mask, the doorbell service's thread too if one is left for others then; the caller is never
+// pinned. spin_us: how long an idle worker spins before it parks.
 STRATA_API int32_t strata_pool_create(int32_t threads, int32_t pinned, int32_t spin_us, StrataPool **pool);
 STRATA_API void strata_pool_destroy(StrataPool *pool);
 STRATA_API int32_t strata_pool_threads(const StrataPool *pool);
 // While held (calls nest) idle workers spin and do not park: around a window, whose gaps are shorter than a wake-up.
+// Whoever stays on the core of the thread that holds moves to a free one.
 STRATA_API void strata_pool_hold(StrataPool *pool);
 STRATA_API void strata_pool_release(StrataPool *pool);
 
@@ -156,7 +159,7 @@ struct StrataLayerExperts {
 };
 
 // One window in flight of one stage. All pointers are shared memory (pinned where a GPU rings).
-// Door and done only rise. A request: write everything else, then door = last answered number + 1 (release).
+// Door and done only rise. A request: write everything else, then door = its last number + 1 (release).
 // The answer: rows and status, then done = that number (release), then gate = 1 where there is one. After a stop both are
 // 0x7fffffff, done first: a window that still waited goes on with stale rows, and the host, which finds that number,
 // fails it. A window sets its gate to 0 before it asks and opens it itself if done turns out to be raised behind that.
@@ -178,7 +181,8 @@ struct StrataMailbox {
 STRATA_API int32_t strata_doorbell_create(StrataPool *pool, const StrataLayerExperts *layers, int32_t layer_count,
                                           const StrataMailbox *mailboxes, int32_t mailbox_count, int32_t limit_ms,
                                           StrataDoorbell **service);
-// Around every window: while one is in flight the coordinator polls, otherwise it sleeps.
+// Around every window: while one is in flight the coordinator polls, otherwise it sleeps. A request of a window that has
+// ended is never answered: the next begin counts it as answered.
 STRATA_API int32_t strata_doorbell_begin(StrataDoorbell *service, int32_t mailbox);
 STRATA_API int32_t strata_doorbell_end(StrataDoorbell *service, int32_t mailbox);
 // Both flags of a mailbox back to 0, between windows only.
@@ -201,7 +205,7 @@ struct StrataDoorbellState {
     int32_t layer, rows, entries;    // as the header has them: of the last request, if door was rung
     int32_t is_in_flight, is_late;   // the latter, of the whole service: a request waited longer than its limit
     uint64_t failures;               // requests of this mailbox with an error for an answer, or late; of the last one:
-    int32_t failed_layer, failed_code;
+    int32_t failed_layer, reserved;
     char failure[STRATA_SENTENCE_BYTES];
 };
 STRATA_API int32_t strata_doorbell_state(StrataDoorbell *service, int32_t mailbox, StrataDoorbellState *state);
@@ -211,6 +215,80 @@ STRATA_API int32_t strata_doorbell_state(StrataDoorbell *service, int32_t mailbo
 STRATA_API int32_t strata_doorbell_stop(StrataDoorbell *service);
 // A stop, and the end of the handle. STRATA_STOPPED: nothing was freed, and pool, mailboxes and blobs must stay.
 STRATA_API int32_t strata_doorbell_destroy(StrataDoorbell *service);
+
+// ---- tables in files: single rows that windows ask for, on the doorbell's mailboxes ----
+// Consecutive rows of a table, one after another in a file.
+// A file as it was when the model was opened: its numbers by fstat. Another one, or other bytes, are not the model's.
+struct StrataFileStamp {
+    int64_t device, inode, size, changed_ns;
+};
+
+struct StrataTablePiece {
+    const char *name;  // of the file, as messages have it
+    StrataFileStamp opened;
+    int64_t begin;     // of the first row
+    int32_t file;      // a descriptor of its own, open as long as the service is
+    int32_t rows;
+    const float *scales;  // of FP8: [ceil(rows / scale_rows), ceil(columns / sub_block)], as long as the service is
+};
+struct StrataFileTable {
+    StrataMatrix form;  // how a row is decoded; rows, arrays and their pointers are not read
+    int32_t type;       // ggml's number of what the file holds, one that strata_pack knows; FP8 has none
+    int32_t scale_rows;  // of FP8: rows that share a scale
+    int32_t piece_count;
+    int32_t reserved;
+    const StrataTablePiece *pieces;
+};
+// A doorbell service (begin, end, state, stop ... as above) with a mailbox for each table. Of the header the first number
+// is the table's, entries are (row of the table or below 0: none, place = row * ranks + rank), out is float32
+// [rows * ranks, columns]. x, q and d are not read. A file that has changed since, or cannot be read, is an error.
+STRATA_API int32_t strata_tables_create(StrataPool *readers, const StrataFileTable *tables,
+                                        const StrataMailbox *mailboxes, int32_t count, int32_t limit_ms,
+                                        StrataDoorbell **service);
+// Rows that were asked for so far and that the system did not have in memory.
+STRATA_API int32_t strata_tables_waited(const StrataDoorbell *service, uint64_t *rows);
+
+// ---- experts in the model's files ----
+// The descriptor stays the caller's.
+struct StrataModelFile {
+    const char *name;  // in messages
+    int32_t descriptor;
+    int32_t reserved;
+    StrataFileStamp opened;
+};
+
+// One matrix of every expert of a layer, as blocks of a format that strata_packs knows: expert e's from begin + e * stride.
+struct StrataFilePart {
+    int32_t type, file;
+    int64_t begin, stride;
+};
+
+struct StrataFileLayer {
+    const StrataExpertLayout *layout;
+    const float *factors;  // [expert_count, 3]: post scales of gate, up and down
+    StrataFilePart parts[3];
+    int32_t expert_count;
+    int32_t reserved;
+};
+
+// Experts that are read when they are asked for, into `memory` that is the cache's as long as it lives; those used last
+// stay there. Files and descriptions are copied. Used by one thread at a time, but for its counters.
+typedef struct StrataReadCache StrataReadCache;
+STRATA_API int32_t strata_read_cache_create(const StrataModelFile *files, int32_t file_count,
+                                            const StrataFileLayer *layers, int32_t layer_count, void *memory,
+                                            int64_t bytes, StrataReadCache **cache);
+STRATA_API void strata_read_cache_destroy(StrataReadCache *cache);
+// Experts of a layer, packed to blobs of the caller's. STRATA_UNREADABLE: nothing of them may be used.
+STRATA_API int32_t strata_read_cache_fill(StrataReadCache *cache, StrataPool *pool, int32_t layer,
+                                          const int32_t *experts, void *const *blobs, int32_t count);
+// What was read because somebody asked, summed up; `bytes` as they lie in the files.
+struct StrataReadCounters {
+    uint64_t experts, bytes, ns;
+};
+STRATA_API int32_t strata_read_cache_counters(const StrataReadCache *cache, StrataReadCounters *counters);
+// From now on the service reads what has no blob. Before its first window; the cache must outlive the service. The time
+// of reading does not count as the service's, and a request is not late as long as experts arrive.
+STRATA_API int32_t strata_doorbell_read(StrataDoorbell *service, StrataReadCache *cache);
 
 // ---- measuring ----
 // Seconds that the pool takes to read the bytes once, with nothing else done to them.

@@ -62,6 +62,8 @@ struct StrataMlp {
     int32_t width;                // of the shared expert or the dense MLP; 0: there is none
     StrataMatrices gate_up, down;
     const float *shared_gate;  // [hidden]; null: added ungated
+    StrataReadCache *reads;    // of experts whose blob is null, as its layer `file_layer`; null: there are none
+    int32_t file_layer, reserved;
 };
 
 struct StrataLayer {

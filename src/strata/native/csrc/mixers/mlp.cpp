@@ -1,10 +1,13 @@
 // Routed experts with their shared expert, or a dense MLP: the second half of a layer. Knows rows of a window; which
 // threads compute an expert is the pool's part.
 #include <algorithm>
+#include <string>
 
+#include "errors.h"
 #include "lanes.h"
 #include "model.h"
 #include "norm.h"
+#include "read_cache.h"
 #include "router.h"
 
 namespace strata {
@@ -34,7 +37,7 @@ void list_jobs(Scratch &scratch, const StrataMlp &mlp, int rows) {
     const int32_t *ids = scratch.ids.data();
     std::sort(scratch.job_slots.begin(), scratch.job_slots.begin() + pairs,
               [ids](int32_t a, int32_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
-    scratch.jobs.clear();
+    scratch.jobs.clear(), scratch.job_experts.clear();
     for (int at = 0; at < pairs; ++at) {
         const int32_t slot = scratch.job_slots[at], expert = ids[slot];
         scratch.job_rows[at] = slot / mlp.per_token;
@@ -42,7 +45,24 @@ void list_jobs(Scratch &scratch, const StrataMlp &mlp, int rows) {
             ++scratch.jobs.back().row_count;
         } else {
             scratch.jobs.push_back({mlp.blobs[expert], &scratch.job_rows[at], &scratch.job_slots[at], 1, 0});
+            scratch.job_experts.push_back(expert);
         }
+    }
+}
+
+// The rows of all listed experts: in one go, unless so many must be read that memory does not hold them together.
+void run_jobs(StrataModel &model, int32_t layer, const float *x, int rows) {
+    const StrataMlp &mlp = model.layers[layer].mlp;
+    Scratch &scratch = model.scratch;
+    const int hidden = model.shape.hidden;
+    for (size_t first = 0, count = scratch.jobs.size(); first < scratch.jobs.size(); first += count) {
+        if (mlp.reads) {
+            const int32_t code = mlp.reads->provide(model.pool, mlp.file_layer, scratch.job_experts, scratch.jobs,
+                                                    first, nullptr, count);
+            if (code) require(fail(code, "layer %d: %s", layer, std::string(strata_last_error()).c_str()));
+        }
+        require(strata_experts(model.pool, mlp.layout, &scratch.jobs[first], static_cast<int32_t>(count), x, hidden,
+                               rows, scratch.expert_rows.data(), hidden));
     }
 }
 
@@ -80,8 +100,7 @@ void run_mlp(const Part &part, const float *x, float *output) {
     }
     const Clock clock(model.times.experts);
     list_jobs(scratch, mlp, rows);
-    require(strata_experts(model.pool, mlp.layout, scratch.jobs.data(), static_cast<int32_t>(scratch.jobs.size()), x,
-                           hidden, rows, scratch.expert_rows.data(), hidden));
+    run_jobs(model, part.layer, x, rows);
     require(strata_combine(model.pool, rows, mlp.per_token, hidden, scratch.expert_rows.data(), scratch.weights.data(),
                            nullptr, shared, hidden, shared_weights, output, hidden));
 }

@@ -21,7 +21,7 @@ struct Scratch {
     int rotated_rows = 0;
     std::vector<float> normed, low, gates, mixed, output, attended, splits, rotation, logits, weights, expert_rows,
         shared, shared_rows, shared_weights, values, embeddings, ordered;
-    std::vector<int32_t> ids, job_rows, job_slots;
+    std::vector<int32_t> ids, job_rows, job_slots, job_experts;
     std::vector<StrataExpertJob> jobs;
     std::vector<int64_t> cells;
 };

@@ -23,15 +23,18 @@ void packed_values(const StrataMatrix &m, int64_t tile, int row, float *to) {
 
 }  // namespace
 
-void table_row(const StrataMatrices &table, int64_t row, float *to) {
-    const StrataMatrix *const *part = table.parts;
-    for (; row >= (*part)->rows; ++part) row -= (*part)->rows;
-    const StrataMatrix &m = **part;
+void matrix_row(const StrataMatrix &m, int64_t row, float *to) {
     const int64_t tile = row / kTileRows;
     const int place = static_cast<int>(row % kTileRows);
     const bool is_packed = with_code(m.code, [&](auto code) { packed_values<decltype(code)>(m, tile, place, to); });
     for (int32_t column = 0; !is_packed && column < m.columns; ++column) to[column] = float_weight(m, tile, column, place);
     for (int32_t column = 0; m.post_scale != 1.0f && column < m.columns; ++column) to[column] *= m.post_scale;
+}
+
+void table_row(const StrataMatrices &table, int64_t row, float *to) {
+    const StrataMatrix *const *part = table.parts;
+    for (; row >= (*part)->rows; ++part) row -= (*part)->rows;
+    matrix_row(**part, row, to);
 }
 
 }  // namespace strata
