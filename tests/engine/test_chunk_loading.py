@@ -67,7 +67,7 @@ def test_chunks_of_a_loaded_stage_are_as_long_as_planned_and_give_the_same_in_ti
 
 def test_a_chunk_is_no_longer_than_a_slot_and_windows_need_none() -> None:
     plan = planned("llama")
-    assert plan.request.chunk_rows == 8192
+    assert plan.request.chunk_rows == 512  # not 8,192: a slot of 512 rows was planned
     assert loaded("llama", plan).model.chunk_rows == 512
     windows = planned("llama", gpu_reads="windows")
     assert (windows.request.chunk_rows, windows.request.ring_bytes) == (0, 0)

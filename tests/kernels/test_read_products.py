@@ -5,7 +5,7 @@ import torch
 
 from strata.kernels.read_products import read_products
 from strata.kernels.read_products.launches import WHOLE_STEP, ReadLaunch, blocks_and_steps, dense_launch
-from strata.kernels.read_products.pairs import minus_pair, suits_pairs
+from strata.kernels.read_products.pair_tables import minus_pair, suits_pairs
 from strata.kernels.read_products.reference import read_weights
 from strata.quant.layout import Code
 from tests.kernels.random_matrices import KINDS, Kind, random_matrix

@@ -68,3 +68,15 @@ def test_three_parts_are_the_whole_float() -> None:
     parts_kernel[(1,)](values.view(torch.int32), parts, N=32)
     assert torch.equal(parts.double().sum(dim=0), values.double())
     assert torch.equal(parts[2], values.to(torch.bfloat16))
+
+
+def test_a_scale_is_cut_into_two_numbers_of_few_bits() -> None:
+    from tests.kernels.triton_read_probes import pairs_kernel
+
+    scale = torch.linspace(-3.0, 5.0, 32).view(4, 8).half().float()
+    out = torch.empty(2, 4, 8, dtype=torch.int32)
+    pairs_kernel[(1,)](scale.view(torch.int32), out, 4, 8)
+    first, rest = out.view(torch.bfloat16).view(2, 4, 8, 2).float()
+    assert torch.equal(first[..., 0], first[..., 1]) and torch.equal(rest[..., 0], rest[..., 1])
+    assert torch.equal(first[..., 0] + rest[..., 0], scale)
+    assert bool((rest[..., 0] != 0).any())

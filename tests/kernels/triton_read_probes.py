@@ -4,6 +4,7 @@
 import triton
 import triton.language as tl
 
+from strata.kernels.read_products.pairs import scale_pairs
 from strata.kernels.read_products.tile import as_it_is, load_rows, store_products
 from strata.kernels.read_products.values import f32_parts
 from strata.kernels.read_products.weights import load_ahead
@@ -35,3 +36,12 @@ def parts_kernel(bits, out, N: tl.constexpr):
     parts = f32_parts(tl.load(bits + at))
     for part in tl.static_range(3):
         tl.store(out + part * N + at, parts[part])
+
+
+@triton.jit
+def pairs_kernel(bits, out, M: tl.constexpr, KB: tl.constexpr):
+    """out int32 [2, M, KB]: the first eight bits and the rest of scales [M, KB], given as int32 bits, as pairs."""
+    at = tl.arange(0, M)[:, None] * KB + tl.arange(0, KB)[None, :]
+    halves = scale_pairs(tl.load(bits + at).to(tl.float32, bitcast=True), KB, True)
+    tl.store(out + at, tl.reshape(halves[0][0], (M, KB)))
+    tl.store(out + M * KB + at, tl.reshape(halves[0][1], (M, KB)))

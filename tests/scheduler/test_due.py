@@ -89,6 +89,13 @@ def test_a_window_runs_before_a_layer_that_would_fill_the_gap(since: float, is_w
     assert next_step(after, LAYERED) == piece
 
 
+def test_windows_that_are_owed_come_one_after_another_between_layers() -> None:
+    piece = Read(0, 512)
+    for last_was_window in (False, True):
+        owed = view(Reading(0, 0, 5000, piece), (10.0,), owed_seconds=0.03, last_was_window=last_was_window)
+        assert next_step(owed, LAYERED) == Window({1: 0})
+
+
 def test_layers_are_learned_and_owe_windows() -> None:
     pace = Pace()
     pace.note_layer(0.04, share=0.5)

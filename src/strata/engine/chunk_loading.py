@@ -4,6 +4,7 @@ Knows where experts lie; knows no request. What a chunk takes of a card is plann
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -65,12 +66,14 @@ def warm_up_chunks(chunks: ChunkMemory) -> None:
     """
     if is_reference_on(chunks.model.device):
         return
-    for launch in compiling_launches(chunks):
-        launch.run()
-    for launch in chunks.launches(min(chunks.capacity, chunks.state.cells), _EveryForm(chunks.model)):
-        if launch.step == GROUP_STEP:  # sorts in memory that torch keeps from now on
+    tables = chunks.model.tables
+    with nullcontext() if tables is None else tables.asked_by_launches():  # or a launch would wait for who sleeps
+        for launch in compiling_launches(chunks):
             launch.run()
-            break
+        for launch in chunks.launches(min(chunks.capacity, chunks.state.cells), _EveryForm(chunks.model)):
+            if launch.step == GROUP_STEP:  # sorts in memory that torch keeps from now on
+                launch.run()
+                break
     rows = min(PASSED_ROWS, chunks.capacity, chunks.state.cells)
     chunk = chunks.begin(ChunkPlace(0, 0, rows), torch.zeros(rows, dtype=torch.int64))
     try:

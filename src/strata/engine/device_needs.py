@@ -15,7 +15,7 @@ from strata.engine.stage import MOST_ROWS
 from strata.engine.window_room import window_room
 from strata.experts.expert_files import filing_problem
 from strata.experts.sources import expert_layers
-from strata.models.device.sizes import CELL_ROWS, StateSizes, state_sizes
+from strata.models.device.sizes import CELL_ROWS, StateSizes, cells_of, state_sizes
 from strata.models.device.weights import MOST_TABLE_BYTES
 from strata.models.families import family_of
 from strata.models.fast.packing import held_bytes_packed
@@ -52,7 +52,8 @@ def plan_request(
     chunk_rows: int = 0
     of_chunks: tuple[Growth, ...] = ()
     if settings.gpu_reads == "chunks":
-        chunk_rows = fitting_chunk(values, budgets.card.usable, settings.chunk_rows, config.max_position, ring)
+        cells = min(config.max_position, settings.context or config.max_position)
+        chunk_rows = min(fitting_chunk(values, budgets.card.usable, settings.chunk_rows, cells, ring), cells_of(cells))
         of_chunks = (reader_room(values, chunk_rows, config.max_position),)
     return PlanRequest(
         budgets=budgets,

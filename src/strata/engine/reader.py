@@ -72,6 +72,8 @@ class Piece:
             self._slot.add_point_at(reading.checkpoint)
         if self._slot.position < self._stop:
             self._follow(output)
+            if self._slot.position == self._point:  # the cut of a pass: no mark inside one
+                self._slot.add_point()
             return None
         if self._stop == len(self._reply.prompt):
             return _first_token(self._slot, self._reply, output, self._rows, self._depth)

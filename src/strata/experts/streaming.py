@@ -202,6 +202,8 @@ class StreamedExperts:
 
     def end(self) -> None:
         """See `ExpertFeed`. What is on its way arrives in a part of the ring that nobody reads."""
+        if self._sent:  # who waits for the main road waits for these copies, too, before any memory goes
+            self._streams.hold_main(self._streams.mark_side())
         self._waiting.clear()
         self._sent.clear()
         self._seats.release_seats()
@@ -230,7 +232,7 @@ class StreamedExperts:
             self.sent_bytes += offset
             tile = _Tile(layer, experts, part, self._streams.mark_side())
             if room:
-                self._room_marks[0], self._room_marks[1] = self._room_marks[1], tile.arrived
+                self._room_marks[-1] = tile.arrived
             self._sent.append(tile)
 
     def _read_from_files(self, layer: int, experts: list[int]) -> dict[int, torch.Tensor]:
@@ -240,8 +242,9 @@ class StreamedExperts:
             return {}
         assert self._files is not None, "who keeps experts in files gives them"
         room, self._rooms = self._rooms[0], self._rooms[1:] + self._rooms[:1]
-        if self._room_marks[0] is not None:
-            self._room_marks[0].wait()
+        mark, self._room_marks = self._room_marks[0], self._room_marks[1:] + self._room_marks[:1]
+        if mark is not None:
+            mark.wait()
         size = int(self._store.blob_bytes[layer])
         blobs = [room[start : start + size] for start in range(0, len(filed) * size, size)]
         self._files.read(layer, filed, blobs)

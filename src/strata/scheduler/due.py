@@ -126,12 +126,13 @@ def next_step(view: View, limits: Limits) -> Read | Window | None:
 
 
 def _layer_or_window(view: View, reading: Reading, limits: Limits) -> Read | Window:
-    """The next layer, unless a reply's gap would be full behind it; one at least after each window."""
+    """The next layer, unless windows are owed or a reply's gap would be full behind it; else one after each window."""
     streams, pace = view.streams, view.pace
+    if streams and pace.owed_seconds > 0:
+        return _window(streams, limits)
     if streams and not pace.last_was_window:
         oldest = min(stream.last_token for stream in streams)
-        left = limits.max_gap - (view.now - oldest) - pace.window_seconds - pace.layer_seconds
-        if left < 0 or pace.owed_seconds > 0:
+        if limits.max_gap - (view.now - oldest) - pace.window_seconds - pace.layer_seconds < 0:
             return _window(streams, limits)
     return reading.piece or _chunk(reading, limits.chunk_rows)
 

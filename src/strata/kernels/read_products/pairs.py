@@ -9,16 +9,10 @@ Knows the lanes of weights.py; knows no layout. A pair is an int32 that holds tw
 """
 # mypy: allow-untyped-defs, no-check-untyped-defs, disable-error-code="assignment"
 
-import struct
-
 import triton
 import triton.language as tl
 
 from strata.kernels.instructions import permute_bytes
-from strata.quant.layout import Code, MatrixLayout, MinKind, ScaleKind
-
-MOST_INTEGER = 15
-TABLE_BIAS = 16  # bytes of a table are entry + 16
 
 
 @triton.jit
@@ -115,7 +109,7 @@ def pairs_of_code4(lanes, scale, TABLE: tl.constexpr, HAS_REST: tl.constexpr):
 
 @triton.jit
 def pairs_of_code4_table(lanes, scale, TABLE: tl.constexpr, HAS_REST: tl.constexpr):
-    """Lanes of any table of sixteen. TABLE: (MINUS, four words of bytes that are entry + TABLE_BIAS)."""
+    """Lanes of any table of sixteen. TABLE: (MINUS, four words of bytes that are entry + `pair_tables.TABLE_BIAS`)."""
     index, chosen = lanes & 0x7777, ((lanes >> 1) & 0x4444) | 0x3210
     low = permute_bytes(
         tl.full(lanes.shape, TABLE[1], tl.int32), tl.full(lanes.shape, TABLE[2], tl.int32), index
@@ -125,21 +119,3 @@ def pairs_of_code4_table(lanes, scale, TABLE: tl.constexpr, HAS_REST: tl.constex
     )  # fmt: skip
     word = permute_bytes(low, high, chosen)  # of byte 0 both halves, of byte 1 both
     return _weights(lanes, word, 0x4240, word, 0x4341, scale, TABLE[0], HAS_REST)
-
-
-def suits_pairs(layout: MatrixLayout) -> bool:
-    """Whether a matrix's weights have the same bits by pairs."""
-    return (
-        layout.code is Code.CODE4
-        and layout.sub_block <= 32
-        and layout.min_kind is MinKind.NONE
-        and layout.scale_kind in (ScaleKind.F16, ScaleKind.E8M0, ScaleKind.UE4M3)
-        and all(abs(entry) <= MOST_INTEGER for entry in layout.table)
-    )
-
-
-def minus_pair(bias: int) -> int:
-    """The pair of two bf16 that are -(128 + bias), as an int32."""
-    high = struct.unpack("<I", struct.pack("<f", -(128.0 + bias)))[0] >> 16
-    both = high << 16 | high
-    return int(both - (1 << 32) if both >> 31 else both)

@@ -16,13 +16,8 @@ import triton.language as tl
 
 from strata.kernels.launch_shapes import is_linear
 from strata.kernels.packed_rows.decode import no_function, widen_e4m3
-from strata.kernels.read_products.pairs import (
-    TABLE_BIAS,
-    minus_pair,
-    pairs_of_code4,
-    pairs_of_code4_table,
-    suits_pairs,
-)
+from strata.kernels.read_products.pair_tables import TABLE_BIAS, minus_pair, suits_pairs
+from strata.kernels.read_products.pairs import pairs_of_code4, pairs_of_code4_table
 from strata.kernels.read_products.values import (
     bf16_parts,
     f16_parts,
