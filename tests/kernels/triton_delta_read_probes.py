@@ -4,8 +4,8 @@
 import triton
 import triton.language as tl
 
-from strata.kernels.delta_read.parts import in_parts
 from strata.kernels.delta_read.solve import inverse_of
+from strata.kernels.float_parts import in_parts
 
 
 @triton.jit

@@ -7,7 +7,7 @@ Knows products; knows no choice. A score's bits depend on its row and its block 
 import triton
 import triton.language as tl
 
-from strata.kernels.delta_read.parts import add_product, in_parts
+from strata.kernels.float_parts import add_product, in_parts
 
 VALUES_AT_ONCE = 1024  # that a program makes parts of
 

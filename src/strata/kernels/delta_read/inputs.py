@@ -10,8 +10,8 @@ import triton.language as tl
 
 from strata.kernels.delta_read.arguments import CHUNK
 from strata.kernels.delta_read.functions import quick_silu
-from strata.kernels.delta_read.parts import store_parts
 from strata.kernels.elementary import inverse_root, sigmoid, softplus
+from strata.kernels.float_parts import store_parts
 from strata.kernels.tails import load_extended, move_tail
 
 CHUNK_ROWS = tl.constexpr(CHUNK)

@@ -9,8 +9,8 @@ import triton.language as tl
 
 from strata.kernels.delta_read.arguments import CHUNK
 from strata.kernels.delta_read.functions import quick_sigmoid, quick_silu
-from strata.kernels.delta_read.parts import add_product, load_parts
 from strata.kernels.elementary import inverse_root
+from strata.kernels.float_parts import add_product, load_parts
 
 ROWS = tl.constexpr(CHUNK)
 

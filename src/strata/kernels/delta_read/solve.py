@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from strata.kernels.delta_read.arguments import CHUNK
-from strata.kernels.delta_read.parts import add_product, in_parts, load_parts, store_parts
+from strata.kernels.float_parts import add_product, in_parts, load_parts, store_parts
 
 ROWS = tl.constexpr(CHUNK)
 SMALL = tl.constexpr(16)  # blocks of the diagonal are inverted side by side up to this size: a warp's product
