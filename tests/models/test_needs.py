@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from strata.models.base import LanguageModel, Segment
+from strata.models.cell_kind import with_cells
 from strata.models.families import family_of
 from strata.models.needs import (
     BARE_PROGRAM_BYTES,
@@ -18,6 +19,7 @@ from strata.models.needs import (
     reading_bytes,
     state_bytes,
 )
+from strata.quant.cell_codes import CellKind
 from strata.weights.presets import STYLES, preset_config, set_layers, text_part
 from strata.weights.source import MemorySource
 
@@ -38,7 +40,7 @@ def test_the_published_models_figures() -> None:
     assert count.by_part[Part.DENSE] / GIGA == pytest.approx(4.3, abs=0.05)
     assert count.by_part[Part.NGRAM] / GIGA == pytest.approx(51.2, abs=0.05)
     assert count.active_routed / GIGA == pytest.approx(2.36, abs=0.005)
-    state = state_bytes(preset_config("qwen4_exp", "published"), 4)
+    state = state_bytes(preset_config("qwen4_exp", "published"), 4, CellKind.F32)
     assert pytest.approx(113e6, rel=0.01) == 36 * 48 * 128 * 128 * 4
     assert state.fixed == pytest.approx(113e6, rel=0.05)  # the rest: tails of convolutions
 
@@ -53,23 +55,23 @@ def test_the_other_releases_have_the_size_in_their_names(family: str, total: flo
     assert count.active / GIGA == pytest.approx(active, abs=0.1)
 
 
-def loaded(family: str, layers: int) -> LanguageModel:
+def loaded(family: str, layers: int, kind: CellKind) -> LanguageModel:
     config = preset_config(family, "tiny")
     set_layers(config, layers)
     found = family_of(config)
-    parsed = found.parse_config(config)
+    parsed = with_cells(found.parse_config(config), kind)
     tensors = {name: torch.zeros(shape) for name, shape in found.expected_tensors(parsed).items()}
     return found.load(parsed, MemorySource(tensors), torch.float32)
 
 
 @pytest.mark.parametrize("family", STYLES)
-@pytest.mark.parametrize("layers", [3, 9])
-def test_state_is_what_a_loaded_model_holds(family: str, layers: int) -> None:
+@pytest.mark.parametrize(("layers", "kind"), [(3, CellKind.F32), (9, CellKind.BF16), (9, CellKind.K8V4)])
+def test_state_is_what_a_loaded_model_holds(family: str, layers: int, kind: CellKind) -> None:
     config = preset_config(family, "tiny")
     set_layers(config, layers)
-    model, rows = loaded(family, layers), 512  # cells are made 512 at a time
+    model, rows = loaded(family, layers, kind), 512  # cells are made 512 at a time
     state = model.new_state()
-    expected = state_bytes(config, 4)
+    expected = state_bytes(config, 4, kind)
     history = 64  # ids of an n-gram's last tokens
     assert state.bytes_used() == pytest.approx(expected.fixed, abs=history)
     model.read([Segment(state, torch.zeros(rows, dtype=torch.int64))])

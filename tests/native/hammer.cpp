@@ -1,4 +1,5 @@
-// Hammers pool, matrices, experts, packing and doorbell from many threads at once, for the sanitizers: `make sanitize`.
+// Hammers pool, matrices, experts, packing and doorbell from many threads at once, cells from one, for the sanitizers:
+// `make sanitize`.
 // Results are compared with those of one thread; what they must be is held by the Python tests.
 #include <atomic>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "hammer_cells.h"
 #include "hammer_packing.h"
 #include "hammer_reads.h"
 #include "hammer_tables.h"
@@ -330,6 +332,7 @@ int main() {
         hammer_products(10);
     }
     hammer_items(20000);
+    hammer_cells(2);
     hammer_packing(20);
     hammer_reads(4);
     hammer_tables(6);

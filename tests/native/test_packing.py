@@ -19,6 +19,7 @@ from strata.quant.formats import Format
 from strata.quant.layout import Array
 from strata.quant.packed import PackedMatrix
 from strata.quant.packer import Packer
+from tests.packed_buffers import to_buffer
 from tests.quant.blocks import random_blocks
 
 pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
@@ -126,7 +127,7 @@ def test_matrices_at_equal_distances_are_one_job_and_the_first_bad_one_is_told(p
     packing = Packing(kind.gguf_type, COLUMNS, raw, arrays, room.stride(0))
     assert pack(pool, [packing, dataclasses.replace(packing, data=raw[:2])]) == [2, None]
     for matrix in (0, 1, 3):
-        wanted = kind.to_packed(raw[matrix], rows, COLUMNS).to_buffer()
+        wanted = to_buffer(kind.to_packed(raw[matrix], rows, COLUMNS))
         assert torch.equal(room[matrix, : layout.total_bytes], wanted)
     assert not room[:, layout.total_bytes :].any()
 

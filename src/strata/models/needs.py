@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from strata.quant.cell_codes import CellKind
+
 
 class Part(Enum):
     """The parts of a model that are placed and counted by themselves."""
@@ -72,23 +74,25 @@ class StateBytes:
         return self.fixed + math.ceil(self.per_token * tokens)
 
 
-def state_bytes(config: Mapping[str, Any], element_bytes: int) -> StateBytes:
+def state_bytes(config: Mapping[str, Any], element_bytes: int, kind: CellKind) -> StateBytes:
     """State of one slot. `config` is config.json of a supported family, `element_bytes` the compute type's size.
 
-    Delta-net layers keep their matrix and the tail of their convolution; attention layers keep keys and values, with
-    an indexer also its raw keys and one pooled key a block; n-gram layers the tail of theirs.
+    Delta-net layers keep their matrix and the tail of their convolution; attention layers keep keys and values as
+    `kind` says (F32: in the compute type), with an indexer also its raw keys and one pooled key a block; n-gram layers
+    the tail of theirs.
     """
     text = config.get("text_config") or config
     fixed, per_token = 0, 0.0
+    head_bytes = 2 * _head_dim(text) * element_bytes if kind is CellKind.F32 else kind.head_bytes(_head_dim(text))
     for is_attention in attention_layers(text):
         if is_attention:
-            per_token += _attention_values(text)
+            per_token += _kv_heads(text) * head_bytes + _index_values(text) * element_bytes
         else:
             fixed += _delta_net_values(text)
     streams = text.get("hc_count", 1) * text["hidden_size"]
     ngram_tail = (text.get("ple_conv_kernel_size", 4) - 1) * text.get("ngram_size", 3)
     fixed += len(text.get("ple_layer_ids") or ()) * ngram_tail * streams
-    return StateBytes(fixed * element_bytes, per_token * element_bytes)
+    return StateBytes(fixed * element_bytes, per_token)
 
 
 def attention_layers(text: Mapping[str, Any]) -> list[bool]:
@@ -103,11 +107,15 @@ def attention_layers(text: Mapping[str, Any]) -> list[bool]:
     return [(index + 1) % interval == 0 for index in range(layers)]
 
 
-def _attention_values(text: Mapping[str, Any]) -> float:
-    values = 2.0 * (text.get("num_key_value_heads") or text["num_attention_heads"]) * _head_dim(text)
-    if text.get("indexer_head_dim"):
-        values += text["indexer_head_dim"] * (1 + 1 / text["indexer_compress_ratio"])
-    return values
+def _kv_heads(text: Mapping[str, Any]) -> int:
+    return int(text.get("num_key_value_heads") or text["num_attention_heads"])
+
+
+def _index_values(text: Mapping[str, Any]) -> float:
+    """Of a token: an indexer's raw key, and its part of the block's pooled one."""
+    if not text.get("indexer_head_dim"):
+        return 0.0
+    return float(text["indexer_head_dim"] * (1 + 1 / text["indexer_compress_ratio"]))
 
 
 def _head_dim(text: Mapping[str, Any]) -> int:
@@ -164,7 +172,7 @@ def reading_bytes(config: Mapping[str, Any], chunk_rows: int) -> int:
 
 def _mixer_width(text: Mapping[str, Any]) -> int:
     """Values of a row between a mixer's projections, of the widest mixer."""
-    attention = 2 * text["num_attention_heads"] * _head_dim(text) + int(_attention_values(text))
+    attention = 2 * (text["num_attention_heads"] + _kv_heads(text)) * _head_dim(text) + int(_index_values(text))
     if "linear_num_key_heads" not in text:
         return attention
     keys = 2 * text["linear_num_key_heads"] * text["linear_key_head_dim"]

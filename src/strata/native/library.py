@@ -12,7 +12,7 @@ import strata.native
 from strata.errors import EngineError
 from strata.native import abi
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 UNREADABLE = 5  # STRATA_UNREADABLE: the sentence is about a model's file
 LIBRARY_NAME = "libstrata_native.so"
 

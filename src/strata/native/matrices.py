@@ -87,20 +87,6 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return q, d
 
 
-def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """gate / (1 + exp(-gate)) * up, element-wise, with the contract's exp."""
-    gate, up = gate.contiguous(), up.contiguous()
-    _check_same_size(gate, up)
-    h = torch.empty_like(gate)
-    library.check(library.load().strata_silu_mul(gate.data_ptr(), up.data_ptr(), h.data_ptr(), gate.numel()))
-    return h
-
-
-def _check_same_size(gate: torch.Tensor, up: torch.Tensor) -> None:
-    if gate.dtype != torch.float32 or up.dtype != torch.float32 or gate.shape != up.shape:
-        raise ValueError(f"gate and up must be float32 of one shape, not {gate.shape} and {up.shape}")
-
-
 def _check_rows(name: str, rows: torch.Tensor, count: int, width: int) -> None:
     """Raises ValueError unless `rows` is float32 [count, width] in main memory whose rows are contiguous."""
     good = rows.dtype == torch.float32 and rows.device.type == "cpu" and tuple(rows.shape) == (count, width)

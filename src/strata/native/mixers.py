@@ -17,6 +17,7 @@ _Float = ctypes.c_float
 _Pointer = ctypes.c_void_p  # to float32 unless mixers.h says otherwise
 
 MOST_PARTS = 4  # of `Matrices`
+CELL_CODES = {"f32": 0, "bf16": 1, "code8": 2, "code4": 3}  # `StrataCellCode`
 
 
 class Matrices(ctypes.Structure):
@@ -79,6 +80,8 @@ class Attention(ctypes.Structure):
         ("budget", _Int),
         ("ratio", _Int),
         ("index_eps", _Float),
+        ("key_code", _Int),
+        ("value_code", _Int),
     )
 
 
@@ -203,6 +206,15 @@ class Times(ctypes.Structure):
     """`StrataTimes`: nanoseconds by part, then how many windows and rows they were for."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in (*TIMED_PARTS, "windows", "rows"))
+
+
+def encode_cells(code: str, heads: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor | None) -> None:
+    """Store float32 heads [..., head_dim] as cells of a code do; all contiguous, `scales` float16 or None."""
+    count, head_dim = heads.numel() // heads.shape[-1], heads.shape[-1]
+    scales_at = None if scales is None else scales.data_ptr()
+    call = library.load().strata_encode_cells
+    library.check(call(CELL_CODES[code], ctypes.c_int64(count), head_dim, ctypes.c_void_p(heads.data_ptr()),
+                       ctypes.c_void_p(codes.data_ptr()), ctypes.c_void_p(scales_at)))  # fmt: skip
 
 
 def table_rows(table: Matrices, row_ids: torch.Tensor, to: torch.Tensor) -> None:

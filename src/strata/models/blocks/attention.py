@@ -1,4 +1,4 @@
-"""Causal grouped-query attention over a slot's key and value cells. Knows no family and no cache policy.
+"""Causal grouped-query attention over a slot's key and value cells. Knows no family and no storage of cells.
 
 Keys are split at absolute multiples of 512 and the splits are merged in order, so memory is bounded and a row's bits
 depend neither on how many rows share the call nor on cells after its own position (they are masked, never NaN:
@@ -6,6 +6,7 @@ cell buffers start as zeros and their length is a multiple of 512).
 """
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
@@ -13,6 +14,7 @@ from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import rms_norm
 from strata.models.blocks.rotary import Rotation, apply_rotary
 from strata.models.blocks.rows import pad_rows
+from strata.quant.cell_codes import CellKind
 
 KEY_SPLIT = 512
 MASKED_SCORE = -1e30  # finite: a split in which a row sees nothing must not make NaN; it is wiped when splits merge
@@ -27,6 +29,7 @@ class AttentionShape:
     head_dim: int
     eps: float = 1e-6
     has_output_gate: bool = False  # q_proj gives [query, gate] per head; the gate multiplies the attention's output
+    cells: CellKind = CellKind.F32  # how a slot keeps keys and values; no file says it, see `models.cell_kind`
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class ProjectedRows:
     key: torch.Tensor  # [rows, kv_heads, head_dim]
     value: torch.Tensor  # [rows, kv_heads, head_dim]
     gate: torch.Tensor | None  # [rows, query_heads * head_dim], before the sigmoid
+
+
+class Heads(Protocol):
+    """Keys or values [cells, kv_heads, head_dim]: a tensor, or cells that are decoded where they are read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, place: Any) -> torch.Tensor: ...
 
 
 def project_rows(
@@ -72,7 +84,7 @@ def project_rows(
 
 
 def attend_causal(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, visible_cells: int
+    query: torch.Tensor, keys: Heads, values: Heads, positions: torch.Tensor, visible_cells: int
 ) -> torch.Tensor:
     """Attention of rows at absolute `positions` [rows] over the cells 0..own position of one slot.
 
@@ -95,14 +107,14 @@ def attend_causal(
     mixed = torch.zeros_like(grouped)
     for start in range(0, visible_cells, KEY_SPLIT):
         stop = start + KEY_SPLIT
-        scores = torch.matmul(grouped, keys[start:stop].permute(1, 2, 0))
+        scores = torch.matmul(grouped, keys[start:stop].to(query.dtype).permute(1, 2, 0))
         cells = torch.arange(start, stop, device=query.device)
         scores = scores.masked_fill(cells > row_positions, MASKED_SCORE)
         new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
         shares = torch.exp(scores - new_peak)
         fade = torch.exp(peak - new_peak)
         total = total * fade + shares.sum(dim=-1, keepdim=True)
-        mixed = mixed * fade + torch.matmul(shares, values[start:stop].transpose(0, 1))
+        mixed = mixed * fade + torch.matmul(shares, values[start:stop].to(query.dtype).transpose(0, 1))
         peak = new_peak
     mixed = (mixed / total).view(kv_heads, padded_rows, group, head_dim).transpose(0, 1)
     return mixed.reshape(padded_rows, query_heads * head_dim)[:rows]

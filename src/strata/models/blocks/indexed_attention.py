@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from strata.errors import EngineError
+from strata.models.blocks.attention import Heads
 from strata.models.blocks.linear import Weight, linear
 from strata.models.blocks.norm import rms_norm
 from strata.models.blocks.rotary import Rotation, apply_rotary, rotation_at
@@ -122,7 +123,7 @@ def select_cells(
 
 
 def attend_cells(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, cells: torch.Tensor, is_visible: torch.Tensor
+    query: torch.Tensor, keys: Heads, values: Heads, cells: torch.Tensor, is_visible: torch.Tensor
 ) -> torch.Tensor:
     """Attention of each row over its own cells.
 
@@ -130,14 +131,16 @@ def attend_cells(
     Returns [rows, query_heads * head_dim]. Rows are taken a few at a time: memory stays below `GATHER_BYTES` a tensor.
     """
     kv_heads, head_dim = keys.shape[1:]
-    row_bytes = cells.shape[1] * kv_heads * head_dim * keys.element_size()
+    row_bytes = cells.shape[1] * kv_heads * head_dim * query.element_size()
     step = max(1, GATHER_BYTES // row_bytes)
     grouped = (query * head_dim**-0.5).unflatten(1, (kv_heads, -1))  # [rows, kv_heads, group, head_dim]
     parts = []
     for start in range(0, query.shape[0], step):
         part = slice(start, start + step)
         # contiguous [rows, kv_heads, n, head_dim]: one row and many reach the product with the same strides
-        gathered_keys, gathered_values = (t[cells[part]].transpose(1, 2).contiguous() for t in (keys, values))
+        gathered_keys, gathered_values = (
+            heads[cells[part]].to(query.dtype).transpose(1, 2).contiguous() for heads in (keys, values)
+        )
         scores = torch.matmul(grouped[part], gathered_keys.transpose(-1, -2))
         scores = scores.masked_fill(~is_visible[part, None, None, :], float("-inf"))
         parts.append(torch.matmul(torch.softmax(scores, dim=-1), gathered_values).flatten(1))

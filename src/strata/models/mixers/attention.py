@@ -7,15 +7,16 @@ import torch
 
 from strata.models.blocks import attention
 from strata.models.mixers.base import RowsInfo
-from strata.state.kv import GrowingRows
+from strata.models.mixers.cells import attend, new_cells
+from strata.state.kv import GrowingCells
 
 
 @dataclass
 class AttentionState:
     """Cells of one slot."""
 
-    keys: GrowingRows  # [cells, kv_heads, head_dim]
-    values: GrowingRows
+    keys: GrowingCells  # [cells, kv_heads, head_dim]
+    values: GrowingCells
 
     def bytes_used(self) -> int:
         return self.keys.bytes_used() + self.values.bytes_used()
@@ -32,16 +33,13 @@ class AttentionMixer:
         self.shape = shape
 
     def new_state(self) -> AttentionState:
-        row_shape, dtype = (self.shape.kv_heads, self.shape.head_dim), self.weights.out.dtype
-        return AttentionState(GrowingRows(row_shape, dtype), GrowingRows(row_shape, dtype))
+        return AttentionState(*new_cells(self.shape, self.weights.out.dtype))
 
     def read(self, x: torch.Tensor, rows: RowsInfo, state: AttentionState) -> torch.Tensor:
         projected = attention.project_rows(x, self.weights, self.shape, rows.rotation)
         state.keys.append(projected.key)
         state.values.append(projected.value)
-        attended = attention.attend_causal(
-            projected.query, state.keys.cells, state.values.cells, rows.positions, state.keys.count
-        )
+        attended = _attend(projected.query, state, rows.positions, state.keys.count)
         return attention.finish_rows(attended, projected.gate, self.weights)
 
     def window(
@@ -54,9 +52,7 @@ class AttentionMixer:
             first, seen = state.keys.count, slice(start, stop)
             state.keys.write(first, projected.key[seen])
             state.values.write(first, projected.value[seen])
-            cells = (state.keys.cells, state.values.cells)
-            visible = first + stop - start
-            parts.append(attention.attend_causal(projected.query[seen], *cells, rows.positions[seen], visible))
+            parts.append(_attend(projected.query[seen], state, rows.positions[seen], first + stop - start))
         return attention.finish_rows(torch.cat(parts), projected.gate, self.weights), (projected, rows.bounds)
 
     def commit(
@@ -70,3 +66,10 @@ class AttentionMixer:
         accepted = slice(bounds[slot][0], bounds[slot][0] + accepted_rows)
         state.keys.append(projected.key[accepted])
         state.values.append(projected.value[accepted])
+
+
+def _attend(query: torch.Tensor, state: AttentionState, positions: torch.Tensor, visible_cells: int) -> torch.Tensor:
+    def over(query: torch.Tensor, keys: attention.Heads, values: attention.Heads) -> torch.Tensor:
+        return attention.attend_causal(query, keys, values, positions, visible_cells)
+
+    return attend(query, state.keys, state.values, over)

@@ -12,15 +12,16 @@ import torch
 from strata.models.blocks import attention
 from strata.models.blocks import indexed_attention as indexed
 from strata.models.mixers.base import RowsInfo
-from strata.state.kv import GrowingRows
+from strata.models.mixers.cells import attend, new_cells
+from strata.state.kv import GrowingCells, GrowingRows
 
 
 @dataclass
 class IndexedAttentionState:
     """Cells of one slot; `pooled` counts complete blocks of committed cells."""
 
-    keys: GrowingRows  # [cells, kv_heads, head_dim]
-    values: GrowingRows
+    keys: GrowingCells  # [cells, kv_heads, head_dim]
+    values: GrowingCells
     raw: GrowingRows  # [cells, indexer head_dim]
     pooled: GrowingRows  # [blocks, indexer head_dim]
 
@@ -65,11 +66,9 @@ class IndexedAttentionMixer:
         self.frequencies = frequencies
 
     def new_state(self) -> IndexedAttentionState:
-        dtype = self.weights.out.dtype
-        cell, index_cell = (self.shape.kv_heads, self.shape.head_dim), (self.indexer.head_dim,)
-        return IndexedAttentionState(
-            *(GrowingRows(row_shape, dtype) for row_shape in (cell, cell, index_cell, index_cell))
-        )
+        dtype, index_cell = self.weights.out.dtype, (self.indexer.head_dim,)
+        raw, pooled = GrowingRows(index_cell, dtype), GrowingRows(index_cell, dtype)
+        return IndexedAttentionState(*new_cells(self.shape, dtype), raw, pooled)
 
     def read(self, x: torch.Tensor, rows: RowsInfo, state: IndexedAttentionState) -> torch.Tensor:
         prepared = self._prepare(x, rows)
@@ -123,18 +122,21 @@ class IndexedAttentionMixer:
     ) -> torch.Tensor:
         """Attention of the slot's rows; the cells that they see, their own included, are written."""
         start, stop = prepared.bounds[slot]
-        first = int(positions[start])
-        dense = min(stop, max(start, start + self.indexer.dense_positions - first))
-        keys, values, query = state.keys.cells, state.values.cells, prepared.projected.query
-        parts = []
-        if dense > start:
-            visible = first + dense - start
-            parts.append(attention.attend_causal(query[start:dense], keys, values, positions[start:dense], visible))
-        if stop > dense:
-            last_complete = (first + stop - start) // self.indexer.ratio
-            scored = -(-last_complete // indexed.BLOCK_SPLIT) * indexed.BLOCK_SPLIT
-            cells, is_visible = indexed.select_cells(
-                prepared.index_query[dense:stop], state.pooled.cells[:scored], positions[dense:stop], self.indexer
-            )
-            parts.append(indexed.attend_cells(query[dense:stop], keys, values, cells, is_visible))
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+        first, count = int(positions[start]), stop - start
+        dense = min(count, max(0, self.indexer.dense_positions - first))  # rows that see every cell
+        positions, index_query = positions[start:stop], prepared.index_query[start:stop]
+
+        def over(query: torch.Tensor, keys: attention.Heads, values: attention.Heads) -> torch.Tensor:
+            parts = []
+            if dense:
+                parts.append(attention.attend_causal(query[:dense], keys, values, positions[:dense], first + dense))
+            if dense < count:
+                last_complete = (first + count) // self.indexer.ratio
+                scored = -(-last_complete // indexed.BLOCK_SPLIT) * indexed.BLOCK_SPLIT
+                cells, is_visible = indexed.select_cells(
+                    index_query[dense:], state.pooled.cells[:scored], positions[dense:], self.indexer
+                )
+                parts.append(indexed.attend_cells(query[dense:], keys, values, cells, is_visible))
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+        return attend(prepared.projected.query[start:stop], state.keys, state.values, over)

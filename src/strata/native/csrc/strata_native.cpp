@@ -2,4 +2,4 @@
 // Knows nothing of what the other files compute.
 #include "strata_native.h"
 
-int32_t strata_native_abi_version() { return 8; }
+int32_t strata_native_abi_version() { return 9; }

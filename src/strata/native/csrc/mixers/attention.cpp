@@ -2,10 +2,18 @@
 // (+8, +4, +2, +1) as those of a single key would be.
 #include "attention.h"
 
+#include <algorithm>
+#include <type_traits>
+
+#include "cell_codes.h"
 #include "lanes.h"
 
 namespace strata {
 namespace {
+
+constexpr int kValueRun = 64;      // cells whose values are decoded together, in columns that share a scale:
+constexpr int kValueColumns = 64;  // 16 KiB, which stay in the L1 cache
+static_assert(kValueRun * kValueColumns <= kLanes * kMostHeadDim, "values have the room of keys");
 
 // One step of the sum of two keys at once: lanes of each that are `step` apart are added,
 // and what is left of a and b lies side by side in runs of `step`.
@@ -31,58 +39,88 @@ STRATA_INLINE Lanes sums_of(const Lanes* v) {
     return fold<1>(two[0], two[1]);
 }
 
-STRATA_INLINE const float* cell_of(const float* base, const Cells& cells, const CellRun& run, int j) {
-    return base + (run.ids ? run.ids[j] : run.first + j) * cells.stride;
+// Cells first .. first + count - 1 of a run, columns d .. d + width - 1: where their values lie as float32. Those of
+// other codes are decoded, once for all heads.
+STRATA_INLINE void find_rows(const CellSide &side, const CellRun &run, int first, int count, int head_dim, int d,
+                             int width, float *decoded, const float **rows) {
+    const int room = (width + kLanes - 1) / kLanes * kLanes;
+    for (int j = 0; j < count; ++j) {
+        const int64_t cell = run.ids ? run.ids[first + j] : run.first + first + j;
+        const char *codes = side.codes + cell * side.code_stride;
+        if (side.code == STRATA_CELL_F32) {
+            rows[j] = reinterpret_cast<const float *>(codes) + d;
+            continue;
+        }
+        float *row = decoded + j * room;
+        decode_columns(side.code, codes, side.scales + cell * side.scale_stride, head_dim, d, width, row);
+        rows[j] = row;
+    }
 }
 
-// Scores of some heads over a run, then their shares of it; each key is loaded once for all heads.
-template <int heads>
-STRATA_INLINE void share_out(const Cells& cells, const CellRun& run, const float* const* queries,
-                             float (*shares)[kKeySplit], float* const* results) {
-    Lanes peaks[heads];
-    for (int h = 0; h < heads; ++h) peaks[h] = same(-__builtin_inff());
-    for (int j = 0; j < run.count; j += kLanes) {
-        Lanes sums[heads][kLanes] = {};
-        for (int k = 0; k < kLanes && j + k < run.count; ++k) {
-            const float* key = cell_of(cells.keys, cells, run, j + k);
-            Lanes products[heads] = {};
-            for (int d = 0; d < cells.head_dim; d += kLanes) {
-                const Lanes part = load_some(key + d, cells.head_dim - d);
-                for (int h = 0; h < heads; ++h) products[h] += load_some(queries[h] + d, cells.head_dim - d) * part;
-            }
-            for (int h = 0; h < heads; ++h) sums[h][k] = products[h];
-        }
+// Products of some heads with `keys` keys, summed lane by lane; a query's lanes are loaded once for all keys.
+template <int heads, int keys>
+STRATA_INLINE void multiply_keys(
+    const float *const *queries, const float *const *rows, int head_dim, Lanes (*sums)[kLanes], int at) {
+    Lanes products[keys][heads] = {};
+    for (int d = 0; d < head_dim; d += kLanes) {
+        Lanes parts[keys];
+        for (int k = 0; k < keys; ++k) parts[k] = load_some(rows[k] + d, head_dim - d);
         for (int h = 0; h < heads; ++h) {
-            Lanes scores = sums_of(sums[h]);
-            for (int k = run.count - j; k < kLanes; ++k) scores[k] = -__builtin_inff();
-            peaks[h] = larger(peaks[h], scores);
-            store(shares[h] + j, scores);
+            const Lanes query = load_some(queries[h] + d, head_dim - d);
+            for (int k = 0; k < keys; ++k) products[k][h] += query * parts[k];
         }
     }
     for (int h = 0; h < heads; ++h) {
-        const float peak = largest_of(peaks[h]);
-        Lanes totals = {};
-        for (int j = 0; j < run.count; j += kLanes) {
-            Lanes share = exp_of(load(shares[h] + j) - peak);
-            for (int k = run.count - j; k < kLanes; ++k) share[k] = 0.0f;
-            totals += share;
-            store(shares[h] + j, share);
-        }
-        results[h][0] = peak;
-        results[h][1] = sum_of(totals);
+        for (int k = 0; k < keys; ++k) sums[h][at + k] = products[k][h];
     }
 }
 
-// The values of a run mixed by the heads' shares, `parts` lane vectors from column d on; `width` columns are left.
+// Scores of some heads over up to sixteen keys.
+template <int heads>
+STRATA_INLINE void score(const float *const *queries, const float *const *rows, int count, int head_dim,
+                         float (*scores)[kKeySplit], int at) {
+    constexpr int keys = 8 / heads;  // sums that do not wait for each other, as many as registers hold
+    Lanes sums[heads][kLanes] = {};
+    int k = 0;
+    for (; k + keys <= count; k += keys) multiply_keys<heads, keys>(queries, rows + k, head_dim, sums, k);
+    for (; k < count; ++k) multiply_keys<heads, 1>(queries, rows + k, head_dim, sums, k);
+    for (int h = 0; h < heads; ++h) {
+        Lanes all = sums_of(sums[h]);
+        for (int rest = count; rest < kLanes; ++rest) all[rest] = -__builtin_inff();
+        store(scores[h] + at, all);
+    }
+}
+
+// Scores of a head, which become its shares, and the result's peak and total.
+STRATA_INLINE void share_out(float *scores, int count, float *result) {
+    Lanes peaks = same(-__builtin_inff());
+    for (int j = 0; j < count; j += kLanes) peaks = larger(peaks, load(scores + j));
+    const float peak = largest_of(peaks);
+    Lanes totals = {};
+    for (int j = 0; j < count; j += kLanes) {
+        Lanes share = exp_of(load(scores + j) - peak);
+        for (int k = count - j; k < kLanes; ++k) share[k] = 0.0f;
+        totals += share;
+        store(scores + j, share);
+    }
+    result[0] = peak;
+    result[1] = sum_of(totals);
+}
+
+// Adds `count` rows of values, mixed by the heads' shares, to the results: `parts` lane vectors, `width` columns.
 template <int heads, int parts>
-STRATA_INLINE void mix(const Cells& cells, const CellRun& run, const float (*shares)[kKeySplit], int d, int width,
-                       float* const* results) {
-    Lanes mixed[heads][parts] = {};
-    for (int j = 0; j < run.count; ++j) {
-        const float* value = cell_of(cells.values, cells, run, j) + d;
+STRATA_INLINE void mix(const float *const *values, int count, const float (*shares)[kKeySplit], int at, int width,
+                       float *const *results, int d) {
+    Lanes mixed[heads][parts];
+    for (int h = 0; h < heads; ++h) {
         for (int p = 0; p < parts; ++p) {
-            const Lanes values = load_some(value + p * kLanes, width - p * kLanes);
-            for (int h = 0; h < heads; ++h) mixed[h][p] += values * shares[h][j];
+            mixed[h][p] = load_some(results[h] + 2 + d + p * kLanes, width - p * kLanes);
+        }
+    }
+    for (int j = 0; j < count; ++j) {
+        for (int p = 0; p < parts; ++p) {
+            const Lanes part = load_some(values[j] + p * kLanes, width - p * kLanes);
+            for (int h = 0; h < heads; ++h) mixed[h][p] += part * shares[h][at + j];
         }
     }
     for (int h = 0; h < heads; ++h) {
@@ -92,24 +130,59 @@ STRATA_INLINE void mix(const Cells& cells, const CellRun& run, const float (*sha
     }
 }
 
+// The same for any width up to kValueColumns.
 template <int heads>
-STRATA_INLINE void attend_heads(const Cells& cells, const CellRun& run, const float* const* queries,
-                                float* const* results) {
-    alignas(64) float shares[heads][kKeySplit];
-    share_out<heads>(cells, run, queries, shares, results);
-    int d = 0;
-    for (; d + 4 * kLanes <= cells.head_dim; d += 4 * kLanes) mix<heads, 4>(cells, run, shares, d, 4 * kLanes, results);
-    for (; d < cells.head_dim; d += kLanes) mix<heads, 1>(cells, run, shares, d, cells.head_dim - d, results);
+STRATA_INLINE void mix_columns(const float *const *values, int count, const float (*shares)[kKeySplit], int at,
+                               int width, float *const *results, int d) {
+    if (width == kValueColumns) {
+        return mix<heads, kValueColumns / kLanes>(values, count, shares, at, kValueColumns, results, d);
+    }
+    const float *rows[kValueRun];
+    for (int done = 0; done < width; done += kLanes) {
+        for (int j = 0; j < count; ++j) rows[j] = values[j] + done;
+        mix<heads, 1>(rows, count, shares, at, width - done, results, d + done);
+    }
+}
+
+// Calls work(first head, number of them as a constant) for runs of up to four heads.
+template <class F>
+STRATA_INLINE void for_heads(int heads, F &&work) {
+    int h = 0;
+    for (; h + 4 <= heads; h += 4) work(h, std::integral_constant<int, 4>{});
+    if (heads - h == 3) work(h, std::integral_constant<int, 3>{});
+    if (heads - h == 2) work(h, std::integral_constant<int, 2>{});
+    if (heads - h == 1) work(h, std::integral_constant<int, 1>{});
 }
 
 }  // namespace
 
-STRATA_CLONES void attend_split(
-    const Cells& cells, const CellRun& run, const float* const* queries, int heads, float* const* results) {
-    for (; heads >= 4; heads -= 4, queries += 4, results += 4) attend_heads<4>(cells, run, queries, results);
-    if (heads == 3) attend_heads<3>(cells, run, queries, results);
-    if (heads == 2) attend_heads<2>(cells, run, queries, results);
-    if (heads == 1) attend_heads<1>(cells, run, queries, results);
+STRATA_CLONES void attend_split(const Cells &cells, const CellRun &run, const float *const *queries, int heads,
+                                float *const *results) {
+    alignas(64) float decoded[kLanes * kMostHeadDim];  // sixteen keys, or kValueRun rows of kValueColumns
+    alignas(64) float shares[kMostGroup][kKeySplit];
+    const float *rows[kValueRun];
+    const int head_dim = cells.head_dim;
+    for (int j = 0; j < run.count; j += kLanes) {
+        const int count = std::min(kLanes, run.count - j);
+        find_rows(cells.keys, run, j, count, head_dim, 0, head_dim, decoded, rows);
+        for_heads(heads, [&](int h, auto group) __attribute__((always_inline)) {
+            score<group()>(queries + h, rows, count, head_dim, shares + h, j);
+        });
+    }
+    for (int h = 0; h < heads; ++h) {
+        share_out(shares[h], run.count, results[h]);
+        std::memset(results[h] + 2, 0, sizeof(float) * head_dim);
+    }
+    for (int d = 0; d < head_dim; d += kValueColumns) {
+        const int width = std::min(kValueColumns, head_dim - d);
+        for (int j = 0; j < run.count; j += kValueRun) {
+            const int count = std::min(kValueRun, run.count - j);
+            find_rows(cells.values, run, j, count, head_dim, d, width, decoded, rows);
+            for_heads(heads, [&](int h, auto group) __attribute__((always_inline)) {
+                mix_columns<group()>(rows, count, shares + h, j, width, results + h, d);
+            });
+        }
+    }
 }
 
 STRATA_CLONES void merge_splits(const float* results, int splits, int head_dim, float* to) {

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "attention.h"
+#include "cell_codes.h"
 #include "indexer.h"
 #include "lanes.h"
 #include "model.h"
@@ -13,7 +14,6 @@ namespace strata {
 namespace {
 
 constexpr int64_t kBlockRun = 512;  // blocks that one piece of work scores
-constexpr int kMostGroup = 16;  // query heads of a key head that go through its cells together
 constexpr int64_t kPassFloats = 4 << 20;  // scratch of the rows that pass at a time: 16 MiB, however many rows are read
 
 // Where things lie in a projected row: queries (each with its gate behind it), keys, values, indexer queries and key.
@@ -40,6 +40,7 @@ void prepare_row(const StrataAttention &part, const Columns &at, const float *co
         if (part.query_scale) rms_norm(query, part.query_scale, part.head_dim, part.eps, query);
         rotate(query, cos_sin, half);
         scale_query(query, part.head_dim);
+        if (is_rotated(part.key_code)) rotate_head(query, part.head_dim);
     }
     for (int head = 0; head < part.kv_heads; ++head) {
         float *key = row + at.key + int64_t{head} * part.head_dim;
@@ -53,12 +54,31 @@ void prepare_row(const StrataAttention &part, const Columns &at, const float *co
     }
 }
 
+// Cells of one side in memory: [cells, kv_heads, ...] of codes and of scales.
+struct SideLayout {
+    int32_t code;
+    int64_t head_bytes, head_scales, cell_bytes, cell_scales;
+    SideLayout(int32_t code, const StrataAttention &part)
+        : code(code), head_bytes(code_bytes(code, part.head_dim)), head_scales(scale_count(code, part.head_dim)),
+          cell_bytes(head_bytes * part.kv_heads), cell_scales(head_scales * part.kv_heads) {}
+
+    CellSide of_head(const void *codes, const uint16_t *scales, int kv_head) const {
+        const char *first = static_cast<const char *>(codes) + kv_head * head_bytes;
+        return {code, first, scales ? scales + kv_head * head_scales : nullptr, cell_bytes, cell_scales};
+    }
+    void write(const StrataAttention &part, const float *heads, int64_t cell, void *codes, uint16_t *scales) const {
+        char *to = static_cast<char *>(codes) + cell * cell_bytes;
+        encode_cells(code, part.kv_heads, part.head_dim, heads, to, scales ? scales + cell * cell_scales : nullptr);
+    }
+};
+
 // The rows of a window over one layer's cells.
 class Attention {
 public:
     Attention(const Part &part, const float *projected)
         : model_(part.model), window_(part.window), layer_(part.layer), weights_(model_.layers[layer_].attention),
-          at_(weights_), width_(attention_width(weights_)), projected_(projected) {}
+          at_(weights_), keys_(weights_.key_code, weights_), values_(weights_.value_code, weights_),
+          width_(attention_width(weights_)), projected_(projected) {}
 
     void run(float *attended) {
         for (first_ = 0; first_ < window_.rows; first_ += count_) {
@@ -170,9 +190,8 @@ private:
         const Row &seen = rows_[row];
         if (split >= seen.splits) return;
         const StrataLayerState &slot = state(seen.slot);
-        const int64_t offset = int64_t{kv_head} * weights_.head_dim;
-        const Cells cells{slot.keys + offset, slot.values + offset, int64_t{weights_.kv_heads} * weights_.head_dim,
-                          weights_.head_dim};
+        const Cells cells{keys_.of_head(slot.keys, slot.key_scales, kv_head),
+                          values_.of_head(slot.values, slot.value_scales, kv_head), weights_.head_dim};
         const int64_t size = seen.ids ? kGatherSplit : kKeySplit, first = split * size;
         const int count = static_cast<int>(std::min(size, seen.cells - first));
         const int group = weights_.query_heads / weights_.kv_heads;
@@ -196,6 +215,7 @@ private:
             for (int head = 0; head < weights_.query_heads; ++head) {
                 float *to = attended + row * out_width + int64_t{head} * weights_.head_dim;
                 merge_splits(result(row, head, 0), rows_[row].splits, weights_.head_dim, to);
+                if (is_rotated(weights_.value_code)) rotate_head(to, weights_.head_dim);
                 const float *query = projected(row) + head * at_.query_step;
                 if (weights_.has_gate) sigmoid_times(to, query + weights_.head_dim, weights_.head_dim, to);
             }
@@ -207,6 +227,7 @@ private:
     const int layer_;
     const StrataAttention &weights_;
     const Columns at_;
+    const SideLayout keys_, values_;
     const int64_t width_;
     const float *projected_;
     std::vector<Row> rows_;  // of this pass: the window's rows from first_ on
@@ -221,14 +242,16 @@ private:
 void write_cells(const StrataModel &model, const StrataAttention &part, const float *projected, int rows,
                  int64_t position, const StrataLayerState &state) {
     const Columns at(part);
-    const int64_t width = attention_width(part), kv = int64_t{part.kv_heads} * part.head_dim;
-    for (int row = 0; row < rows; ++row) {
+    const SideLayout keys(part.key_code, part), values(part.value_code, part);
+    const int64_t width = attention_width(part);
+    for_rows(model.pool, rows, int64_t{part.kv_heads} * part.head_dim, [&](int64_t row, int) {
         const float *from = projected + row * width;
-        std::copy_n(from + at.key, kv, state.keys + (position + row) * kv);
-        std::copy_n(from + at.value, kv, state.values + (position + row) * kv);
-        if (!part.index_heads) continue;
-        std::copy_n(from + at.index_key, part.index_dim, state.raw + (position + row) * part.index_dim);
-    }
+        keys.write(part, from + at.key, position + row, state.keys, state.key_scales);
+        values.write(part, from + at.value, position + row, state.values, state.value_scales);
+        if (part.index_heads) {
+            std::copy_n(from + at.index_key, part.index_dim, state.raw + (position + row) * part.index_dim);
+        }
+    });
     if (!part.index_heads) return;
     for (int64_t block = position / part.ratio; block < (position + rows) / part.ratio; ++block) {
         pool_block(state.raw + block * part.ratio * part.index_dim, index_shape(part), part.index_key_scale,

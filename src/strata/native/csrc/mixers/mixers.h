@@ -31,6 +31,20 @@ struct StrataDeltaNet {
     int32_t reserved;
 };
 
+// How the heads of keys or of values are stored (mixers/cell_codes.h); CODE8 and CODE4 have a float16 scale for every
+// 64 values of a head beside them, CODE4 holds rotated heads.
+enum StrataCellCode : int32_t {
+    STRATA_CELL_F32 = 0,
+    STRATA_CELL_BF16 = 1,
+    STRATA_CELL_CODE8 = 2,
+    STRATA_CELL_CODE4 = 3,
+};
+
+// `heads` heads of head_dim values as they are stored, codes and scales one after another. Neither may overlap x;
+// `scales` may be null where the code has none.
+STRATA_API int32_t strata_encode_cells(int32_t code, int64_t heads, int32_t head_dim, const float *x, void *codes,
+                                       uint16_t *scales);
+
 struct StrataAttention {
     StrataMatrices qkv, out;
     const float *query_scale, *key_scale;  // [head_dim] or null
@@ -42,6 +56,7 @@ struct StrataAttention {
     const float *index_query_scale, *index_key_scale;
     int32_t index_dim, budget, ratio;
     float index_eps;
+    int32_t key_code, value_code;  // of the layer's cells: StrataCellCode
 };
 
 struct StrataNgram {
@@ -106,8 +121,9 @@ STRATA_API void strata_model_destroy(StrataModel *model);
 // One slot's state of one layer; null where the layer has no such part. Cells beyond the slot's position are free for
 // a window to write; everything else is only read.
 struct StrataLayerState {
-    float *keys, *values;  // [cells, kv_heads * head_dim]
-    float *raw, *pooled;   // [cells, index_dim], [blocks, index_dim]
+    void *keys, *values;                  // [cells, kv_heads, codes of a head]
+    uint16_t *key_scales, *value_scales;  // [cells, kv_heads, groups]; null where the code has none
+    float *raw, *pooled;                  // [cells, index_dim], [blocks, index_dim]
     const float *conv_tail, *delta;
     const int64_t *history;
     const float *ngram_tail;

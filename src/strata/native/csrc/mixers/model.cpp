@@ -2,8 +2,11 @@
 #include "model.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "../errors.h"
+#include "attention.h"
+#include "cell_codes.h"
 
 using strata::attention_width;
 using strata::shape_of;
@@ -40,6 +43,14 @@ int32_t check_sizes(const StrataModelShape &shape) {
         const int taps = std::max(layer.delta.conv_kernel, layer.ngram.conv_kernel);
         if (taps > strata::kMostTaps)
             return strata::fail(STRATA_INVALID, "a convolution of %d taps; at most %d work", taps, strata::kMostTaps);
+        if (!layer.is_attention) continue;
+        const StrataAttention &part = layer.attention;
+        if (part.head_dim > strata::kMostHeadDim)
+            return strata::fail(STRATA_INVALID, "heads of %d values; at most %d work", part.head_dim,
+                                strata::kMostHeadDim);
+        for (const int32_t code : {part.key_code, part.value_code}) {
+            if (const int32_t refused = strata::check_cells(code, part.head_dim)) return refused;
+        }
     }
     return STRATA_OK;
 }
