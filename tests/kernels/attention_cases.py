@@ -20,6 +20,7 @@ from strata.kernels.attention_rows import (
     rotation_table,
 )
 from strata.kernels.window_rows import WindowRows
+from strata.quant.cell_codes import CellKind, CellRows, encode
 
 Segment = tuple[int, int, int]  # slot, its committed rows, its rows in the window
 
@@ -44,8 +45,38 @@ class AttentionWindow:
 
 def copy_cells(cells: AttentionCells) -> AttentionCells:
     """Cells in memory of their own."""
-    parts = (cells.keys, cells.values, cells.raw, cells.pooled)
-    return AttentionCells(*(None if part is None else part.clone() for part in parts))
+    keys, values = (CellRows(*(part.clone() for part in side.tensors)) for side in (cells.keys, cells.values))
+    raw, pooled = (None if part is None else part.clone() for part in (cells.raw, cells.pooled))
+    return AttentionCells(cells.kind, keys, values, raw, pooled)
+
+
+def other_cells(cells: AttentionCells, head_dim: int) -> AttentionCells:
+    """As many cells of other random values, kept alike."""
+
+    def some(tensor: torch.Tensor, width: int) -> torch.Tensor:
+        return torch.randn(*tensor.shape[:-1], width, device=tensor.device)
+
+    keys, values = (
+        encode(code, some(side.codes, head_dim))
+        for code, side in ((cells.kind.keys, cells.keys), (cells.kind.values, cells.values))
+    )
+    index = (None if part is None else torch.randn_like(part) for part in (cells.raw, cells.pooled))
+    return AttentionCells(cells.kind, keys, values, *index)
+
+
+def cell_tensors(cells: AttentionCells) -> dict[str, torch.Tensor]:
+    """All that cells are made of, by name."""
+    tensors = {"raw": cells.raw, "pooled": cells.pooled}
+    for name, side in (("keys", cells.keys), ("values", cells.values)):
+        tensors |= {f"{name}.codes": side.codes, f"{name}.scales": side.scales}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def break_cells(cells: AttentionCells, slot: int, first: int, ratio: int) -> None:
+    """NaN, or some codes under scales of NaN, in a slot's cells from `first` on and in their blocks."""
+    for name, tensor in cell_tensors(cells).items():
+        broken = tensor[slot, first // ratio if name == "pooled" else first :]
+        broken.fill_(float("nan") if tensor.is_floating_point() else 85)
 
 
 def window_rows(segments: Sequence[Segment], unused: int, device: torch.device | str) -> WindowRows:
@@ -88,10 +119,11 @@ def random_window(
     half: int,
     unused: int = 0,
     is_normed: bool = True,
+    kind: CellKind = CellKind.F32,
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> AttentionWindow:
-    """A window over slots 0 .. the highest; every cell holds random values."""
+    """A window over slots 0 .. the highest; every cell holds random values, kept as `kind`."""
     generator = torch.Generator(device).manual_seed(seed)
     rows = window_rows(segments, unused, device)
     slots = 1 + max(segment[0] for segment in segments)
@@ -100,7 +132,8 @@ def random_window(
         return torch.randn(*sizes, generator=generator, device=device)
 
     full, indexer = (slots, cells, shape.kv_heads, shape.head_dim), shape.indexer
-    projected, state = ProjectedRows(some(rows.count, shape.projected_width)), AttentionCells(some(*full), some(*full))
+    projected = ProjectedRows(some(rows.count, shape.projected_width))
+    state = AttentionCells(kind, encode(kind.keys, some(*full)), encode(kind.values, some(*full)))
     if indexer is not None:
         projected = replace(projected, index=some(rows.count, indexer.width))
         raw, pooled = some(slots, cells, indexer.head_dim), some(slots, cells // indexer.ratio, indexer.head_dim)

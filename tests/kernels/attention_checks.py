@@ -11,7 +11,8 @@ import torch
 from strata.kernels.attention_rows import AttentionWork, ProjectedRows, reference
 from strata.kernels.launch_shapes import dp4a_launch
 from strata.kernels.packed_rows.rows_out import Activations, RowsOut
-from tests.kernels.attention_cases import AttentionWindow, window_rows
+from strata.quant.cell_codes import MOST_LEVEL4, CellKind, decode
+from tests.kernels.attention_cases import AttentionWindow, break_cells, cell_tensors, window_rows
 from tests.kernels.quantized_rows import assert_quantized
 
 UNTOUCHED = -7
@@ -40,20 +41,36 @@ def attend(window: AttentionWindow) -> torch.Tensor:
 
 
 def check_prepared(window: AttentionWindow) -> None:
-    """Queries, cells and the keys of completed blocks are the twin's, and no other cell has changed."""
+    """Queries, cells and the keys of completed blocks are the twin's, and no other cell has changed.
+
+    Values have the twin's bits whatever they are kept as. Keys are sums before they are kept: few codes lie one off.
+    """
     found, wanted = prepare(window), prepare(window, is_reference=True)
-    near = {"rtol": 1e-5, "atol": 2e-6}
+    near, kind, head_dim = {"rtol": 1e-5, "atol": 2e-6}, window.cells.kind, window.layer.shape.head_dim
     torch.testing.assert_close(found.work.query, wanted.work.query, **near)
-    assert torch.equal(found.cells.values, wanted.cells.values), "values"
-    torch.testing.assert_close(found.cells.keys, wanted.cells.keys, **near)
+    for mine, twins in zip(found.cells.values.tensors, wanted.cells.values.tensors, strict=True):
+        assert torch.equal(mine, twins), "values"
+    _check_keys(*(decode(kind.keys, each.cells.keys, head_dim) for each in (found, wanted)), kind, near)
     if window.layer.shape.indexer is not None:
         assert torch.equal(found.cells.raw, wanted.cells.raw), "raw keys"
         torch.testing.assert_close(found.work.index_query, wanted.work.index_query, **near)
         torch.testing.assert_close(found.cells.pooled, wanted.cells.pooled, **near)
-    for name, before in vars(window.cells).items():
-        if before is not None:
-            by_triton, by_twin = getattr(found.cells, name) != before, getattr(wanted.cells, name) != before
-            assert torch.equal(by_triton.any(dim=-1), by_twin.any(dim=-1)), f"other {name} were written"
+    by_triton, by_twin = cell_tensors(found.cells), cell_tensors(wanted.cells)
+    for name, before in cell_tensors(window.cells).items():
+        if not name.startswith("keys"):
+            written = [(each[name] != before).any(dim=-1) for each in (by_triton, by_twin)]
+            assert torch.equal(*written), f"other {name} were written"
+
+
+def _check_keys(found: torch.Tensor, wanted: torch.Tensor, kind: CellKind, near: dict[str, float]) -> None:
+    """Decoded keys [slots, cells, kv_heads, head_dim]: few of them lie one step off, where a sum lay between two."""
+    if kind is CellKind.F32:
+        torch.testing.assert_close(found, wanted, **near)
+        return
+    is_other = found != wanted
+    assert float(is_other.float().mean()) < 0.01, "keys have other codes"
+    step = wanted.abs().amax(dim=-1, keepdim=True) / MOST_LEVEL4  # of the coarsest code, and more than of a finer one
+    assert bool(((found - wanted).abs() <= 1.01 * step).all()), "keys are more than a step off"
 
 
 def check_attended(window: AttentionWindow) -> None:
@@ -72,15 +89,12 @@ def check_attended(window: AttentionWindow) -> None:
 
 def break_unseen_cells(window: AttentionWindow) -> None:
     """NaN in every cell that no row of the window may see."""
-    seen = [0] * window.cells.keys.shape[0]
+    seen, indexer = [0] * window.cells.slots, window.layer.shape.indexer
     for slot, position in zip(window.rows.slots.tolist(), window.rows.positions.tolist(), strict=True):
         if slot >= 0:
             seen[slot] = max(seen[slot], position + 1)
-    for slot in range(window.cells.keys.shape[0]):
-        for part in (window.cells.keys, window.cells.values):
-            part[slot, seen[slot] :] = float("nan")
-        if window.layer.shape.indexer is not None and window.cells.pooled is not None:
-            window.cells.pooled[slot, seen[slot] // window.layer.shape.indexer.ratio :] = float("nan")
+    for slot in range(window.cells.slots):
+        break_cells(window.cells, slot, seen[slot], 1 if indexer is None else indexer.ratio)
 
 
 def check_choice(window: AttentionWindow) -> None:
@@ -137,8 +151,9 @@ def check_company(window: AttentionWindow) -> None:
             alone = prepare(alone)
             assert torch.equal(attend(alone)[0], wanted[row]), f"row {row} has other bits alone"
             state = alone
-    for name, part in vars(together.cells).items():
-        assert part is None or torch.equal(part, getattr(state.cells, name)), f"other {name}"
+    of_all = cell_tensors(state.cells)
+    for name, part in cell_tensors(together.cells).items():
+        assert torch.equal(part, of_all[name]), f"other {name}"
 
 
 def check_quantized(window: AttentionWindow) -> None:

@@ -11,7 +11,15 @@ from strata.kernels.attention_read.arguments import GROUP_BLOCKS
 from strata.kernels.attention_rows import AttentionCells, AttentionRowsShape, ProjectedRows
 from strata.kernels.attention_rows.arguments import IndexerRowsShape
 from strata.kernels.attention_rows.reference import best_blocks, chosen_cells
-from tests.kernels.attention_cases import AttentionWindow, copy_cells, random_window, window_rows
+from strata.quant.cell_codes import CellCode, CellKind, CellRows, decode, rotate
+from tests.kernels.attention_cases import (
+    AttentionWindow,
+    break_cells,
+    cell_tensors,
+    copy_cells,
+    random_window,
+    window_rows,
+)
 
 SLOT = 1
 UNTOUCHED = -7
@@ -39,16 +47,19 @@ class ReadResult:
 
 
 def read_case(
-    shape: AttentionRowsShape, position: int, rows: int, cells: int, device: torch.device | str = "cpu", seed: int = 0
+    shape: AttentionRowsShape,
+    position: int,
+    rows: int,
+    cells: int,
+    kind: CellKind = CellKind.F32,
+    *,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
 ) -> AttentionWindow:
-    """One layer's read of `rows` rows from `position` on; cells that the read writes hold NaN before it."""
+    """One layer's read of `rows` rows from `position` on; cells that the read writes are broken before it."""
     half = 4 if shape.head_dim < 128 else 32
-    case = random_window(shape, [(SLOT, position, rows)], cells, half=half, device=device, seed=seed)
-    for part in (case.cells.keys, case.cells.values, case.cells.raw):
-        if part is not None:
-            part[SLOT, position:] = float("nan")
-    if shape.indexer is not None and case.cells.pooled is not None:
-        case.cells.pooled[SLOT, position // shape.indexer.ratio :] = float("nan")
+    case = random_window(shape, [(SLOT, position, rows)], cells, half=half, kind=kind, device=device, seed=seed)
+    break_cells(case.cells, SLOT, position, 1 if shape.indexer is None else shape.indexer.ratio)
     return case
 
 
@@ -75,7 +86,7 @@ def run_read(road: Road, case: AttentionWindow, position: int, ends: list[int], 
 
 def broken_work(rows: int, shape: AttentionRowsShape, cells: AttentionCells, most_scored: int) -> AttentionReadWork:
     """Work of a piece: NaN and negative numbers everywhere, room for the scores of so many rows."""
-    work = AttentionReadWork.empty(rows, shape, cells.count, cells.keys.dtype, cells.keys.device)
+    work = AttentionReadWork.empty(rows, shape, cells.count, cells.kind, cells.keys.codes.device)
     if work.choice is not None:
         room = {name: getattr(work.choice, name)[:most_scored] for name in ("scores", "greatest", "groups")}
         choice = replace(work.choice, **room)
@@ -96,10 +107,9 @@ def check_cuts(road: Road, case: AttentionWindow, position: int, ends: list[int]
     assert not bool(whole.out.isnan().any()), "rows that saw what they must not"
     assert torch.equal(whole.out.view(torch.int16), parts.out.view(torch.int16)), "rows have other bits"
     assert whole.chosen is None or torch.equal(whole.chosen, parts.chosen), "rows choose other blocks"
-    for name, part in vars(whole.cells).items():
-        if part is not None:
-            of_parts = getattr(parts.cells, name)
-            assert torch.equal(part.nan_to_num(), of_parts.nan_to_num()), f"other {name}"
+    of_parts = cell_tensors(parts.cells)
+    for name, part in cell_tensors(whole.cells).items():
+        assert torch.equal(part.nan_to_num(), of_parts[name].nan_to_num()), f"other {name}"
     return whole
 
 
@@ -134,12 +144,15 @@ def exact_scores(query: torch.Tensor, keys: torch.Tensor, indexer: IndexerRowsSh
 
 def exact_row(result: ReadResult, case: AttentionWindow, position: int, row: int, *, is_rounded: bool) -> torch.Tensor:
     """A row in float64, of its own choice: [query_width]; with cells as they are, or rounded as a read rounds them."""
-    shape, own = case.layer.shape, position + row
+    shape, own, kind = case.layer.shape, position + row, result.cells.kind
     seen = torch.arange(own + 1, device=result.out.device)
     if shape.indexer is not None and own >= shape.indexer.dense_positions:
         assert result.chosen is not None
         seen = chosen_cells(result.chosen[row], own, shape.indexer)
-    keys, values = (part[SLOT, seen] for part in (result.cells.keys, result.cells.values))
+    keys, values = (
+        plain_heads(code, side[SLOT, seen], shape.head_dim)
+        for code, side in ((kind.keys, result.cells.keys), (kind.values, result.cells.values))
+    )
     if is_rounded:
         keys, values = keys.to(HALF), values.to(HALF)
     query = result.query[row].double().view(shape.kv_heads, shape.group, shape.head_dim)
@@ -149,6 +162,12 @@ def exact_row(result: ReadResult, case: AttentionWindow, position: int, row: int
         heads = case.projected.qkv[row, : 2 * shape.query_width].unflatten(0, (shape.query_heads, 2, shape.head_dim))
         out = out * torch.sigmoid(heads[:, 1].double().flatten())
     return out
+
+
+def plain_heads(code: CellCode, rows: CellRows, head_dim: int) -> torch.Tensor:
+    """float32 [..., head_dim]: decoded, and rotated back."""
+    decoded = decode(code, rows, head_dim)
+    return rotate(decoded) if code.is_rotated else decoded
 
 
 def check_values(result: ReadResult, case: AttentionWindow, position: int, rows: list[int]) -> tuple[float, float]:
@@ -169,7 +188,7 @@ def check_needle(
     All other blocks are random. The hidden one's raw keys and the queries have a direction in common beside noise, in
     the values that are not turned.
     """
-    case, indexer = read_case(shape, context - rows, rows, context, device), shape.indexer
+    case, indexer = read_case(shape, context - rows, rows, context, device=device), shape.indexer
     qkv, index, dim = case.projected.qkv, case.projected.index, 0 if indexer is None else indexer.head_dim
     assert indexer is not None and index is not None
     direction = 4.0 - 8.0 * (torch.arange(dim, device=device) % 2)

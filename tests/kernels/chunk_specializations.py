@@ -10,7 +10,7 @@ import torch
 
 from strata.engine.chunk_loading import compiling_launches, make_chunks
 from strata.engine.stage import Stage, StageSizes
-from strata.experts.streaming import ResidentExperts
+from strata.experts.feed import ResidentExperts
 from strata.kernels import roads
 from strata.models.device.describe import describe
 from strata.models.device.description import SparseMlp
@@ -18,6 +18,7 @@ from strata.models.device.reading.chunks import ChunkMemory, ChunkPlace
 from strata.models.device.reading.walk import KeptState
 from strata.models.device.synthetic import SyntheticWeights
 from strata.models.families import family_of
+from strata.quant.cell_codes import CellKind
 from strata.weights.presets import STYLES, preset_config, set_fields, text_part
 from tests.kernels.specializations import note_launches
 
@@ -41,7 +42,8 @@ def chunks_of(family: str) -> ChunkMemory:
     found = family_of(config)
     parsed = found.parse_config(config)
     weights = SyntheticWeights(found.expected_tensors(parsed), STYLES[found.name], CPU)
-    stage = Stage(describe(found.build(parsed, weights), CPU), StageSizes(2, 512), (32,))
+    kind = CellKind.Q4 if family == "qwen4_exp" else CellKind.BF16  # decoded for a chunk, or read where they lie
+    stage = Stage(describe(found.build(parsed, weights), CPU), StageSizes(2, 512, kv_kind=kind), (32,))
     return make_chunks(stage, 256, None)
 
 
@@ -49,8 +51,8 @@ def pass_through(chunks: ChunkMemory, count: int, position: int, mark: int | Non
     """Launch a whole chunk of slot 1."""
     parts = [whole[:, 1].clone() for whole in (chunks.state.delta, chunks.state.conv_tail, chunks.state.ngram_tail)]
     kept = KeptState(*parts, chunks.state.history[1:2].clone())
-    place = ChunkPlace(1, position, count, mark)
-    chunk = chunks.begin(place, torch.zeros(count, dtype=torch.int64), kept)
+    states = {} if mark is None else {mark: kept}
+    chunk = chunks.begin(ChunkPlace(1, position, count, tuple(states)), torch.zeros(count, dtype=torch.int64), states)
     while not chunk.is_through:
         chunk.step(lambda launch: launch.run())
     list(chunk.logits(max(0, count - 67), lambda launch: launch.run()))

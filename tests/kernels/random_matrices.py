@@ -14,6 +14,7 @@ from strata.quant import float_codes
 from strata.quant.layout import Array, BlobLayout, Code, MatrixLayout, MinKind, ScaleKind
 from strata.quant.packed import PackedMatrix, join_codes, pack, view_matrix
 from strata.quant.rows import RowMajor
+from tests.packed_buffers import to_buffer
 
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
@@ -141,7 +142,7 @@ def random_rows(seed: int, rows: int, columns: int) -> torch.Tensor:
 
 def on_device(matrix: PackedMatrix, device: torch.device) -> PackedMatrix:
     """The same matrix, its arrays copied to a device at multiples of 64 bytes."""
-    buffer = matrix.to_buffer().to(device)
+    buffer = to_buffer(matrix).to(device)
     return view_matrix(matrix.layout, buffer, matrix.layout.places(), matrix.post_scale)
 
 

@@ -8,7 +8,8 @@ import torch
 from strata.kernels.attention_read import AttentionReadWork, read_attend, read_choose
 from strata.kernels.attention_read.arguments import MOST_SCORES, dense_rows
 from strata.kernels.attention_read.launches import HOPPER, launch_of
-from strata.kernels.attention_rows import AttentionCells, AttentionRowsShape, attention_prepare
+from strata.kernels.attention_rows import AttentionRowsShape, attention_prepare
+from strata.quant.cell_codes import CellKind
 from tests.kernels.attention_cases import GATED, INDEXED, PLAIN, PUBLISHED
 from tests.kernels.attention_read_checks import (
     HALF,
@@ -36,12 +37,16 @@ def test_rows_are_those_of_float64_and_cuts_change_no_bit(shape: AttentionRowsSh
         assert check_choices(found, position, shape, list(range(rows))) == 0
 
 
-def test_cells_of_bfloat16_need_no_room_for_rounded_ones() -> None:
-    case = read_case(INDEXED, 130, 70, CELLS)
-    narrow = (None if part is None else part.to(HALF) for part in vars(case.cells).values())
-    case = replace(case, cells=AttentionCells(*narrow))
+@pytest.mark.parametrize("kind", [CellKind.BF16, CellKind.K8V4, CellKind.Q4])
+def test_every_kind_of_cells_is_read_as_it_decodes(kind: CellKind) -> None:
+    case = read_case(INDEXED, 130, 70, CELLS, kind)
     check_values(check_cuts(TWIN, case, 130, [62, 70]), case, 130, list(range(70)))
-    assert AttentionReadWork.empty(2, INDEXED, CELLS, HALF, "meta").keys is None
+
+
+def test_cells_of_bfloat16_need_no_room_for_rounded_ones() -> None:
+    room = {kind: AttentionReadWork.empty(2, INDEXED, CELLS, kind, "meta") for kind in CellKind}
+    assert [kind for kind, work in room.items() if work.keys is None] == [CellKind.BF16]
+    assert [kind for kind, work in room.items() if work.values is None] == [CellKind.BF16]
 
 
 @pytest.mark.parametrize("context", [300, 2000, 8192])
@@ -53,11 +58,11 @@ def test_a_hidden_block_is_always_chosen(context: int) -> None:
 def test_memory_of_scores_does_not_grow_with_the_context() -> None:
     sizes = {}
     for cells in (4096, 32_768, 262_144):
-        work = AttentionReadWork.empty(8192, PUBLISHED, cells, torch.float32, "meta")
+        work = AttentionReadWork.empty(8192, PUBLISHED, cells, CellKind.F32, "meta")
         assert work.choice is not None and work.choice.scores.numel() <= MOST_SCORES
         sizes[cells] = work.choice.rows_at_once
     assert sizes == {4096: 2048, 32_768: 2048, 262_144: 512}
-    short = AttentionReadWork.empty(70, PUBLISHED, 262_144, torch.float32, "meta")
+    short = AttentionReadWork.empty(70, PUBLISHED, 262_144, CellKind.F32, "meta")
     assert short.choice is not None and short.choice.rows_at_once == 128
     # query, index query and its parts, parts of block keys, scores, greatest, groups, chosen blocks; keys and values
     rows = 70 * (24 * 256 * 2 + 4 * 128 * 8 + 512 * 4)
@@ -77,9 +82,15 @@ def test_wide_heads_of_an_indexer_are_scored_in_smaller_tiles() -> None:
     assert replace(small, score=full.score) == full
 
 
+def test_narrow_heads_keep_a_step_more_of_every_cell_under_way() -> None:
+    wide, narrow = (launch_of(torch.device("cpu"), replace(PLAIN, head_dim=dim)) for dim in (256, 128))
+    assert (wide.dense.stages, narrow.dense.stages) == (2, 3)
+    assert replace(narrow, dense=wide.dense) == wide
+
+
 def test_what_does_not_fit_is_refused_by_name() -> None:
     case = read_case(INDEXED, 130, 4, CELLS)
-    work = AttentionReadWork.empty(4, INDEXED, CELLS, torch.float32, "cpu")
+    work = AttentionReadWork.empty(4, INDEXED, CELLS, CellKind.F32, "cpu")
     out = torch.empty(4, INDEXED.query_width, dtype=HALF)
     assert work.choice is not None
 

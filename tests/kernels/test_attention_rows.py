@@ -19,7 +19,7 @@ from strata.kernels.attention_rows import (
 )
 from strata.kernels.attention_rows.arguments import MOST_ELEMENTS
 from strata.kernels.attention_rows.launches import ATTEND_LAUNCH, CHOOSE_LAUNCH, attend_launch
-from strata.kernels.attention_rows.parts import LEAST_PART, MOST_PARTS, most_parts, part_size
+from strata.kernels.attention_rows.parts import LEAST_PART, MOST_PARTS, merged_parts, most_parts, part_size
 from strata.kernels.attention_rows.reference import best_blocks
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
@@ -29,6 +29,8 @@ from strata.models.blocks.rotary import rotation_at
 from strata.models.mixers.attention import AttentionMixer
 from strata.models.mixers.base import RowsInfo
 from strata.models.mixers.indexed_attention import IndexedAttentionMixer
+from strata.quant.cell_codes import CellKind, CellRows
+from strata.state.kv import GrowingCells, GrowingRows
 from tests.gpu import tune_attention
 from tests.kernels.attention_cases import (
     GATED,
@@ -92,13 +94,13 @@ class Beside:
         """The mixer's committed cells where the kernels read them, among values that nobody may read."""
         slots, shape, indexer = 1 + max(segment[0] for segment in self.segments), self.shape, self.shape.indexer
         keys, values = (torch.full((slots, CELLS, shape.kv_heads, shape.head_dim), 1e30) for _ in range(2))
-        cells = AttentionCells(keys, values)
+        cells = AttentionCells(CellKind.F32, CellRows(keys), CellRows(values))
         if indexer is not None:
             raw = torch.full((slots, CELLS, indexer.head_dim), 1e30)
             cells = replace(cells, raw=raw, pooled=torch.full((slots, CELLS // indexer.ratio, indexer.head_dim), 1e30))
         for state, (slot, _, _) in zip(self.states, self.segments, strict=True):
             for name, rows in vars(state).items():
-                getattr(cells, name)[slot, : rows.count] = rows.cells[: rows.count]
+                values_of(cells, name)[slot, : rows.count] = first_rows(rows, rows.count)
         return cells
 
     def by_mixer(self) -> torch.Tensor:
@@ -133,6 +135,17 @@ class Beside:
         return out
 
 
+def first_rows(rows: GrowingCells | GrowingRows, count: int) -> torch.Tensor:
+    """The first rows of what a mixer keeps, written ones that are not committed too."""
+    return rows[:count] if isinstance(rows, GrowingCells) else rows.cells[:count]
+
+
+def values_of(cells: AttentionCells, name: str) -> torch.Tensor:
+    """Keys, values, raw or pooled keys of all slots, kept in float32."""
+    found = getattr(cells, name)
+    return found.codes if isinstance(found, CellRows) else found
+
+
 def _info(positions: torch.Tensor, bounds: tuple[tuple[int, int], ...]) -> RowsInfo:
     rotation = rotation_at(positions, FREQUENCIES, torch.float32)
     return RowsInfo(torch.zeros(len(positions), dtype=torch.int64), positions, rotation, bounds)
@@ -164,8 +177,8 @@ def _check_written(beside: Beside) -> None:
             if name == "pooled":
                 assert beside.shape.indexer is not None
                 seen //= beside.shape.indexer.ratio
-            cells = getattr(beside.cells, name)[slot]
-            torch.testing.assert_close(cells[:seen], rows.cells[:seen], rtol=1e-5, atol=1e-6)
+            cells = values_of(beside.cells, name)[slot]
+            torch.testing.assert_close(cells[:seen], first_rows(rows, seen), rtol=1e-5, atol=1e-6)
             assert bool((cells[seen:] == 1e30).all()), name
 
 
@@ -232,8 +245,17 @@ def test_every_launch_that_is_timed_cuts_parts_into_whole_chunks() -> None:
 
 def test_all_buckets_cut_and_merge_a_row_alike() -> None:
     """So its bits are the same in each: what else a launch says changes none."""
-    cuts = {(one.chunk, one.least_part, one.warps, one.merge_warps) for one in map(attend_launch, range(1, 33))}
-    assert len(cuts) == 1
+    for kind in CellKind:
+        launches = [attend_launch(rows, kind) for rows in range(1, 33)]
+        merges = {(one.merge_warps, one.rotated_merge_warps, one.rotated_merge_step) for one in launches}
+        assert len(merges) == len({(one.chunk, one.least_part, one.warps) for one in launches}) == 1
+        assert launches[0].least_part % launches[0].chunk == 0 and launches[0].least_part >= LEAST_PART
+
+
+def test_rows_are_merged_alike_in_slots_of_any_length() -> None:
+    assert (merged_parts(None, 32), merged_parts(None, 64)) == (MOST_PARTS, MOST_PARTS)
+    assert [merged_parts(2051, least) for least in (32, 64)] == [128, 64]
+    assert [merged_parts(seen, 64) for seen in (1, 64, 65, 129, 100_000)] == [1, 1, 2, 4, MOST_PARTS]
 
 
 def test_work_tells_its_size_without_memory() -> None:
@@ -266,18 +288,23 @@ def test_other_shapes_and_types_are_refused() -> None:
         small = AttentionWork.empty(1, INDEXED, 64, "cpu")
         attention_attend(projected, rows, cells, INDEXED, replace(work, **_sums(small)), out)
     with pytest.raises(ValueError, match="33554432 cells of 2 x 32 are too many for a slot"):
-        many = torch.empty(1, MOST_ELEMENTS // 64, 2, 32, device="meta")
+        many = CellRows(torch.empty(1, MOST_ELEMENTS // 64, 2, 32, device="meta"))
         attention_attend(
-            ProjectedRows(torch.empty(1, PLAIN.projected_width)), rows, AttentionCells(many, many), PLAIN, work, out
+            ProjectedRows(torch.empty(1, PLAIN.projected_width)),
+            rows,
+            AttentionCells(CellKind.F32, many, many),
+            PLAIN,
+            work,
+            out,
         )
     with pytest.raises(ValueError, match="head_dim must be one of 32, 64, 128, 256, not 80"):
         replace(PLAIN, head_dim=80)
     with pytest.raises(ValueError, match="top_blocks must be from 1 to 2047, not 2048"):
         replace(TINY_INDEXER, top_blocks=2048)
     with pytest.raises(ValueError, match="4194304 cells are 1048576 blocks, too many for a slot: fewer than 1048576"):
-        keys = torch.empty(1, 1 << 22, 1, 32, device="meta")
+        keys = CellRows(torch.empty(1, 1 << 22, 1, 32, device="meta"))
         raw, pooled = (torch.empty(1, count, 16, device="meta") for count in (1 << 22, 1 << 20))
-        attention_choose(rows, AttentionCells(keys, keys, raw, pooled), INDEXED, work)
+        attention_choose(rows, AttentionCells(CellKind.F32, keys, keys, raw, pooled), INDEXED, work)
     with pytest.raises(ValueError, match="5 query heads cannot share 2 key heads"):
         replace(PLAIN, query_heads=5)
 

@@ -9,9 +9,10 @@ from strata.errors import EngineError
 from strata.kernels.expert_rows import reference
 from strata.kernels.packed_rows.native import native_matrix
 from strata.native import isa, library
-from strata.native.matrices import matrices_rows, matrix_rows, quantize, silu_mul
+from strata.native.matrices import matrices_rows, matrix_rows, quantize
 from strata.native.pool import Pool
 from tests.kernels.random_matrices import KINDS, Kind, random_matrix, random_rows
+from tests.native_silu import silu_mul
 
 pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from strata.kernels.read_products import read_products
-from strata.kernels.read_products.launches import WHOLE_STEP, ReadLaunch, blocks_and_steps, dense_launch
+from strata.kernels.read_products.launches import WHOLE_STEP, ReadLaunch, blocks_of_step, dense_launch
 from strata.kernels.read_products.pair_tables import minus_pair, suits_pairs
 from strata.kernels.read_products.reference import read_weights
 from strata.quant.layout import Code
@@ -88,7 +88,7 @@ def test_pairs_have_the_bits_of_the_definition() -> None:
 
 def test_launches_follow_the_rows() -> None:
     assert [dense_launch(rows).rows for rows in (1, 32, 33, 64, 65, 129)] == [32, 32, 64, 64, 128, 256]
-    launch = ReadLaunch(blocks=1, steps=2)
-    assert blocks_and_steps(KIND["q4_0"].layout(16, 64), launch) == (1, 2)
+    launch = ReadLaunch(blocks=1)
+    assert blocks_of_step(KIND["q4_0"].layout(16, 64), launch) == 1
     for name in ("q2_0", "f32"):
-        assert blocks_and_steps(KIND[name].layout(16, 64), launch) == (WHOLE_STEP, 1)
+        assert blocks_of_step(KIND[name].layout(16, 64), launch) == WHOLE_STEP

@@ -53,9 +53,9 @@ def chosen_of(case_rows: WindowRows, logits: torch.Tensor, variables: SlotVariab
 
 @pytest.mark.parametrize("vocabulary", [1, 7, 60, 400])
 def test_tokens_are_those_of_the_sampler(vocabulary: int) -> None:
-    """2,000 rows of each vocabulary, options at random: what the host draws at the position behind the row."""
+    """800 rows of each vocabulary, options at random: what the host draws at the position behind the row."""
     failed = 0
-    for seed in range(100):
+    for seed in range(40):
         case = choice_case(seed, 20, vocabulary)
         tokens, is_finite = chosen_of(case.rows, case.logits, case.variables)
         assert (tokens[-1], is_finite[-1]) == (-1, 0)
@@ -67,7 +67,7 @@ def test_tokens_are_those_of_the_sampler(vocabulary: int) -> None:
                 failed += 1
                 expected = -1
             assert (tokens[row], is_finite[row]) == (expected, int(expected >= 0)), (seed, row, options)
-    assert 60 < failed < 300
+    assert 24 < failed < 120
 
 
 def test_weights_are_probabilities_in_units_of_2_to_the_minus_30() -> None:

@@ -10,7 +10,8 @@ from strata.kernels.attention_read import AttentionReadWork
 from strata.kernels.attention_read.arguments import GROUP_BLOCKS
 from strata.kernels.attention_rows import AttentionRowsShape, reference
 from strata.models.device.reading.room import ReadRoom
-from tests.kernels.attention_cases import GATED, INDEXED, PLAIN
+from strata.quant.cell_codes import CellKind
+from tests.kernels.attention_cases import GATED, INDEXED, PLAIN, random_window
 from tests.kernels.attention_read_checks import (
     HALF,
     SELECTIONS,
@@ -70,11 +71,29 @@ def test_rows_that_choose_are_those_of_float64_and_cuts_change_no_bit(
     assert check_choices(found, position, shape, list(range(rows))) == 0
 
 
-def test_cells_of_bfloat16_are_multiplied_where_they_lie() -> None:
-    case = read_case(INDEXED, 130, 5, CELLS)
-    narrow = (None if part is None else part.to(HALF) for part in vars(case.cells).values())
-    case = replace(case, cells=type(case.cells)(*narrow))
+@pytest.mark.parametrize("kind", [CellKind.BF16, CellKind.Q4])
+def test_every_kind_of_cells_is_read_as_it_decodes(kind: CellKind) -> None:
+    case = read_case(INDEXED, 130, 5, CELLS, kind)
     check_values(check_cuts(kernels(), case, 130, [2, 5]), case, 130, list(range(5)))
+
+
+@pytest.mark.parametrize("kind", [CellKind.F32, CellKind.INT8, CellKind.K8V4, CellKind.Q4])
+def test_cells_are_decoded_to_the_twins_bits(kind: CellKind) -> None:
+    """Up to the last row's and no further, of heads of one group and less, of four groups."""
+    from strata.kernels.attention_read.decoding import HEADS_AT_ONCE
+    from strata.kernels.attention_read.reference import multiplied
+    from strata.kernels.attention_read.triton import multiplied_cells
+
+    for head_dim in (32, 64, 256):
+        shape = replace(PLAIN, head_dim=head_dim)
+        end = HEADS_AT_ONCE // shape.kv_heads + 1  # a second program decodes its first heads alone
+        cells = random_window(shape, [(SLOT, end - 1, 1)], end + 3, half=4, kind=kind).cells
+        work = AttentionReadWork.empty(1, shape, end + 3, kind, "cpu")
+        found = multiplied_cells(cells, SLOT, end, work)
+        for part, code, side in zip(found, (kind.keys, kind.values), (cells.keys, cells.values), strict=True):
+            wanted = multiplied(code, side[SLOT, :end], shape.head_dim)
+            assert torch.equal(part[:end].view(torch.int16), wanted.view(torch.int16))
+            assert not part[end:].any(), "cells beyond the read were written"
 
 
 @pytest.mark.parametrize("values", SELECTIONS)
@@ -180,10 +199,10 @@ def test_what_is_chosen_with_and_what_is_attended_to_share_memory() -> None:
     """In a room where one name is one memory; others' tests have tensors of their own."""
     case, road, room = read_case(INDEXED, 100, 6, CELLS), kernels(), ReadRoom(torch.device("cpu"))
     wanted = run_read(road, case, 100, [6])
-    AttentionReadWork.make(6, INDEXED, CELLS, torch.float32, room.take)
+    AttentionReadWork.make(6, INDEXED, CELLS, CellKind.F32, room.take)
     room.make()
-    work = AttentionReadWork.make(6, INDEXED, CELLS, torch.float32, room.take)
-    assert room.total_bytes < AttentionReadWork.empty(6, INDEXED, CELLS, torch.float32, "meta").bytes_used()
+    work = AttentionReadWork.make(6, INDEXED, CELLS, CellKind.F32, room.take)
+    assert room.total_bytes < AttentionReadWork.empty(6, INDEXED, CELLS, CellKind.F32, "meta").bytes_used()
     out = torch.empty(6, INDEXED.query_width, dtype=HALF)
     road.prepare(case.projected, case.rows, case.rotation, case.cells, case.layer, work)
     road.choose(100, SLOT, case.cells, INDEXED, work)
@@ -199,8 +218,8 @@ def test_queries_are_rounded_by_the_windows_kernel() -> None:
     from strata.kernels.attention_rows.prepare import attention_prepare
 
     case = read_case(INDEXED, 65, 2, CELLS)
-    wanted = AttentionReadWork.empty(2, INDEXED, CELLS, torch.float32, "cpu")
-    found = AttentionReadWork.empty(2, INDEXED, CELLS, torch.float32, "cpu")
+    wanted = AttentionReadWork.empty(2, INDEXED, CELLS, CellKind.F32, "cpu")
+    found = AttentionReadWork.empty(2, INDEXED, CELLS, CellKind.F32, "cpu")
     for prepare, work in ((reference.attention_prepare, wanted), (attention_prepare, found)):
         prepare(case.projected, case.rows, case.rotation, case.cells, case.layer, work)
     torch.testing.assert_close(found.query, wanted.query, rtol=2**-7, atol=1e-6)

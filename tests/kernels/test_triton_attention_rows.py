@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from strata.kernels.attention_rows import AttentionCells, AttentionRowsShape
+from strata.kernels.attention_rows import AttentionRowsShape
+from strata.quant.cell_codes import CellKind
 from tests.kernels import attention_checks as checks
 from tests.kernels.attention_cases import GATED, INDEXED, PLAIN, Segment, random_window
 from tests.kernels.interpreter import needs_interpreter
@@ -63,10 +64,12 @@ def test_rows_for_the_next_matrix_are_quantized_as_defined() -> None:
     checks.check_quantized(random_window(GATED, PLAIN_SEGMENTS, 128, half=4, unused=1))
 
 
-def test_cells_of_half_precision_are_rounded_alike_by_every_window() -> None:
-    """A completed block's raw keys are rounded whether they come from cells or from the window's own projections."""
-    window = random_window(INDEXED, INDEXED_SEGMENTS, 192, half=4)
-    halved = (None if part is None else part.half() for part in vars(window.cells).values())
-    window = replace(window, cells=AttentionCells(*halved))
-    checks.check_company(window)
-    checks.check_attended(window)
+@pytest.mark.parametrize("kind", [CellKind.BF16, CellKind.INT8, CellKind.K8V4, CellKind.Q4])
+def test_every_kind_of_cells_is_written_and_attended_to_as_the_twin_does(kind: CellKind) -> None:
+    """Heads of one group and less, of two groups; a row's bits in any company."""
+    for shape in (INDEXED, replace(GATED, head_dim=64), replace(LARGE, query_heads=2, kv_heads=1)):
+        window = random_window(shape, [(0, 66, 2), (1, 3, 1)], 128, half=4, unused=1, kind=kind)
+        checks.check_prepared(window)
+        checks.check_attended(window)
+        if shape is INDEXED and kind in (CellKind.BF16, CellKind.Q4):
+            checks.check_company(window)

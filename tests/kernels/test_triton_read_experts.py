@@ -23,7 +23,7 @@ def test_bits_stay_however_rows_and_experts_are_cut() -> None:
     from strata.kernels.read_experts.triton import experts_down, experts_hidden
 
     pairs = []
-    for launch in (ExpertLaunch(128, 64), ExpertLaunch(128, 0, 64)):
+    for launch in (ExpertLaunch(128, 64), ExpertLaunch(128, 0, 128, groups=2)):
         pairs += [partial(experts_hidden, launch=launch), partial(experts_down, launch=launch)]
     ExpertCase(KIND["q4_0"], KIND["q4_0"], KIND["q8_0"], 64, 32, (0, 1, 33, 66, 200)).check(CPU, pairs)
 

@@ -28,7 +28,7 @@ def test_a_row_has_its_bits_among_any_others(rows: int) -> None:
     case.check(
         CPU,
         [[rows - 1], list(range(rows - 1, -1, -7))],
-        [ReadLaunch(32, 128, blocks=1, steps=2), ReadLaunch(64, 64, blocks=4)],
+        [ReadLaunch(32, 32, 128, blocks=1, groups=2), ReadLaunch(64, 0, 64, blocks=4)],
     )
 
 

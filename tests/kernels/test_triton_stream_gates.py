@@ -19,14 +19,15 @@ pytestmark = needs_interpreter
 CPU = torch.device("cpu")
 KIND = {kind.name: kind for kind in KINDS}
 ALONE, IN_PAIRS, ON_UNITS = (1, False), (2, False), (8, True)  # fields of a GatesLaunch
+TURNS = 2  # the second finds what the first has left
 DOWN = (
     DownCase(("q8_0",), 64, 96, 1),
     DownCase(("q8_0",), 64, 96, 3, is_plain=True),
     DownCase(("q8_0",), 64, 96, 2, has_strengths=False),
     DownCase(("q8_0",), 64, 96, 1, streams=1),
     DownCase(("q4_0",), 64, 96, 3, streams=3, launch=few_launch(1, 8, 4, 8, 2)),
-    DownCase(("q4_0",), 64, 352, 5, launch=few_launch(2, 4, 2, 8, 1)),
-    DownCase(("q8_0",), 96, 96, 32, launch=few_launch(4, 16, 1, 4, 1)),
+    DownCase(("q4_0",), 32, 352, 3, launch=few_launch(2, 4, 2, 8, 1)),
+    DownCase(("q8_0",), 96, 96, 10, launch=few_launch(4, 16, 1, 4, 1)),
     DownCase(("q8_0",), 64, 96, 19, launch=matrix_launch(8, 1, prefetches=True)),
     DownCase(("q8_0",), 64, 96, 19, launch=matrix_launch(16, 1)),
     DownCase(("f32",), 45, 96, 3, is_plain=True),
@@ -38,13 +39,9 @@ DOWN = (
 
 
 @pytest.mark.parametrize("case", DOWN, ids=str)
-def test_down_makes_the_low_and_the_strengths_of_the_twin(case: DownCase) -> None:
-    case.check(CPU)
-
-
-@pytest.mark.parametrize("case", [case for case in DOWN if len(case.kinds) == 1], ids=str)
-def test_as_many_programs_count_in_a_place_as_are_waited_for(case: DownCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter runs programs one after another, where a wrong count may still give the right bits."""
+def test_down_makes_the_low_and_the_strengths_of_the_twin(case: DownCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as many programs count in a place as are waited for: the interpreter runs one after another, where a wrong
+    count may still give the right bits."""
     from strata.kernels.stream_gates import down
 
     arrives_last, seen = down.arrives_last, Counter[tuple[int, int]]()
@@ -54,9 +51,10 @@ def test_as_many_programs_count_in_a_place_as_are_waited_for(case: DownCase, mon
         return arrives_last(arrivals, programs)
 
     monkeypatch.setattr(down, "arrives_last", noting)
-    case.check(CPU, turns=1)
-    assert len({place for place, _ in seen}) == len(seen) > 0
-    assert all(count == programs for (_, programs), count in seen.items()), seen
+    case.check(CPU, TURNS)
+    if len(case.kinds) == 1:
+        assert len({place for place, _ in seen}) == len(seen) > 0
+        assert all(count == TURNS * programs for (_, programs), count in seen.items()), seen
 
 
 def low_rank_of(kind: Kind) -> int:
@@ -74,7 +72,7 @@ def test_every_integer_code_has_them_without_the_matrix_units(kind: Kind) -> Non
     GatesCase(kind.name, low_rank_of(kind), rows=3, launch=IN_PAIRS).check(CPU)
 
 
-@pytest.mark.parametrize("rows", [1, 5, 8, 11, 32])
+@pytest.mark.parametrize("rows", [1, 5, 8, 19])
 @pytest.mark.parametrize("launch", [ALONE, IN_PAIRS, ON_UNITS])
 def test_every_launch_has_them(rows: int, launch: tuple[int, bool]) -> None:
     GatesCase("q8_0", 320, rows, launch=launch).check(CPU)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from strata.kernels.attention_rows.arguments import AttentionRowsShape, Room
+from strata.quant.cell_codes import CellKind
 
 MOST_SCORES = 1 << 25  # float32 held at once: 134 MB, whatever the context
 MOST_ROWS_AT_ONCE = 2048  # that are scored together
@@ -58,7 +59,7 @@ class AttentionReadWork:
 
     query: torch.Tensor  # bfloat16 [R, query_heads, head_dim], normed, turned, times head_dim^-0.5
     keys: torch.Tensor | None  # bfloat16 [cells, kv_heads, head_dim]: a slot's cells as matrix units multiply them
-    values: torch.Tensor | None  # the same; both None where cells are bfloat16
+    values: torch.Tensor | None  # the same; both None where cells are multiplied in place
     index_query: torch.Tensor | None = None  # float32 [R, indexer heads, indexer head_dim]
     choice: ReadChoice | None = None
 
@@ -69,12 +70,15 @@ class AttentionReadWork:
 
     @classmethod
     def make(
-        cls, rows: int, shape: AttentionRowsShape, cells: int, dtype: torch.dtype, room: Room
+        cls, rows: int, shape: AttentionRowsShape, cells: int, kind: CellKind, room: Room, *, is_paged: bool = False
     ) -> "AttentionReadWork":
-        """For a read of `rows` rows of slots of `cells` cells of this type, of the tensors that `room` gives."""
+        """For a read of `rows` rows of slots of `cells` cells of this kind, of the tensors that `room` gives.
+
+        is_paged: keys and values lie in main memory.
+        """
         half, keys, values = torch.bfloat16, None, None
         query = room("attention query", rows, shape.query_heads, shape.head_dim, dtype=half)
-        if dtype != half:
+        if kind is not CellKind.BF16 or is_paged:
             keys, values = (
                 room(name, cells, shape.kv_heads, shape.head_dim, dtype=half)
                 for name in (KEYS_OR_SCORES, VALUES_OR_PARTS)
@@ -86,14 +90,21 @@ class AttentionReadWork:
 
     @classmethod
     def empty(
-        cls, rows: int, shape: AttentionRowsShape, cells: int, dtype: torch.dtype, device: torch.device | str
+        cls,
+        rows: int,
+        shape: AttentionRowsShape,
+        cells: int,
+        kind: CellKind,
+        device: torch.device | str,
+        *,
+        is_paged: bool = False,
     ) -> "AttentionReadWork":
         """The same with tensors of its own; on the device "meta" it tells its size."""
 
         def room(name: str, *sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(*sizes, dtype=dtype, device=device)
 
-        return cls.make(rows, shape, cells, dtype, room)
+        return cls.make(rows, shape, cells, kind, room, is_paged=is_paged)
 
     def bytes_used(self) -> int:
         """Bytes of all its tensors."""

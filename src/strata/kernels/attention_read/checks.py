@@ -59,7 +59,7 @@ def check_attend(
     check_tensor("work.query", work.query, (work.rows, shape.query_heads, shape.head_dim), HALF)
     if work.query.numel() >= MOST_ELEMENTS:
         raise ValueError(f"{work.rows} rows of {shape.query_width} are too many for a read: give fewer at once")
-    if cells.keys.dtype != HALF:
+    if not cells.are_multiplied_in_place:
         full = (cells.count, shape.kv_heads, shape.head_dim)
         check_given("work.keys", work.keys, full, HALF)
         check_given("work.values", work.values, full, HALF)
@@ -69,9 +69,8 @@ def check_attend(
 
 
 def _check_place(position: int, slot: int, cells: AttentionCells, work: AttentionReadWork) -> None:
-    slots = cells.keys.shape[0]
-    if not 0 <= slot < slots:
-        raise ValueError(f"slot must be one of 0 to {slots - 1}, not {slot}")
+    if not 0 <= slot < cells.slots:
+        raise ValueError(f"slot must be one of 0 to {cells.slots - 1}, not {slot}")
     if not 0 <= position <= cells.count - work.rows:
         raise ValueError(
             f"position must be from 0 to {cells.count - work.rows}, where the last of {work.rows} rows has a cell, "

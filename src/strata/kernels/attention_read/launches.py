@@ -9,6 +9,7 @@ from strata.kernels.attention_rows.arguments import AttentionRowsShape
 
 WARP_GROUPS = 9  # major compute capability whose matrix units read both operands from shared memory
 MOST_DIM_OF_FULL_TILES = 128  # of an indexer's head
+MOST_DIM_OF_DEEP_STEPS = 128  # of a head: three steps of its keys and values beside 128 rows are 128 KB
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,15 @@ OTHERS = AttentionReadLaunch(  # for 99 KB of shared memory
 
 @cache
 def launch_of(device: torch.device, shape: AttentionRowsShape) -> AttentionReadLaunch:
-    """For a device and a layer. Wide heads of an indexer take smaller tiles: both operands lie in shared memory."""
+    """For a device and a layer. Wide heads of an indexer take smaller tiles: both operands lie in shared memory.
+
+    Where every cell is attended to, narrow heads keep a step more under way: 17.0 ms instead of 20.8 for 8,192 rows of
+    32 heads of 128 behind 32,768 on an H200.
+    """
     is_other = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] != WARP_GROUPS
     launch = OTHERS if is_other else HOPPER
+    if not is_other and shape.head_dim <= MOST_DIM_OF_DEEP_STEPS:
+        launch = replace(launch, dense=replace(launch.dense, stages=3))
     if shape.indexer is None or shape.indexer.head_dim <= MOST_DIM_OF_FULL_TILES:
         return launch
     score = replace(launch.score, rows=launch.score.rows // 2, blocks=launch.score.blocks // 2)

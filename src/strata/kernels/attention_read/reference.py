@@ -8,6 +8,7 @@ import torch
 from strata.kernels.attention_read.arguments import AttentionReadWork, dense_rows
 from strata.kernels.attention_rows.arguments import AttentionCells, AttentionRowsShape, ProjectedRows
 from strata.kernels.attention_rows.reference import best_blocks, block_scores, chosen_cells
+from strata.quant.cell_codes import CellCode, CellRows, decode, rotate
 
 
 def read_choose(
@@ -18,7 +19,7 @@ def read_choose(
     assert indexer is not None and choice is not None and cells.pooled is not None and work.index_query is not None
     for row in range(dense_rows(work.rows, position, shape), work.rows):
         complete = (position + row + 1) // indexer.ratio
-        scores = block_scores(work.index_query[row], cells.pooled[slot, :complete].float(), indexer)
+        scores = block_scores(work.index_query[row], cells.pooled[slot, :complete], indexer)
         choice.chosen[row] = best_blocks(scores, indexer.top_blocks)
 
 
@@ -34,7 +35,8 @@ def read_attend(
     """See the package."""
     dense = dense_rows(work.rows, position, shape)
     keys, values = (
-        part[slot, : position + work.rows].bfloat16().float().transpose(0, 1) for part in (cells.keys, cells.values)
+        multiplied(code, side[slot, : position + work.rows], shape.head_dim).to(out.device).float().transpose(0, 1)
+        for code, side in ((cells.kind.keys, cells.keys), (cells.kind.values, cells.values))
     )  # [kv_heads, cells, head_dim]
     for row in range(work.rows):
         own = position + row
@@ -50,3 +52,9 @@ def read_attend(
             heads = projected.qkv[row, : 2 * shape.query_width].unflatten(0, (shape.query_heads, 2, shape.head_dim))
             attended = attended * torch.sigmoid(heads[:, 1].flatten())
         out[row] = attended.bfloat16()
+
+
+def multiplied(code: CellCode, rows: CellRows, head_dim: int) -> torch.Tensor:
+    """bfloat16 [..., head_dim]: stored heads as the matrix units of a read multiply them, rotated back."""
+    values = decode(code, rows, head_dim)
+    return (rotate(values) if code.is_rotated else values).bfloat16()

@@ -1,6 +1,7 @@
 """The attention of a read on a GPU: what is launched. Knows no arithmetic.
 
 parts       values                     index queries and block keys as two bfloat16
+multiplied  heads, keys and values     stored cells as bfloat16, where they are not
 scores      rows at once x blocks      \\ again and again, until all rows have chosen
 select      rows at once               /
 dense       tiles of rows, heads       rows that see every cell
@@ -11,12 +12,14 @@ import torch
 import triton
 
 from strata.kernels.attention_read.arguments import GROUP_BLOCKS, AttentionReadWork, dense_rows
+from strata.kernels.attention_read.decoding import HEADS_AT_ONCE, multiplied_kernel
 from strata.kernels.attention_read.dense import dense_kernel
 from strata.kernels.attention_read.gathered import gathered_kernel
 from strata.kernels.attention_read.launches import AttentionReadLaunch, ScoreLaunch, SelectLaunch, launch_of
 from strata.kernels.attention_read.scores import VALUES_AT_ONCE, parts_kernel, scores_kernel
 from strata.kernels.attention_read.select import select_kernel
 from strata.kernels.attention_rows.arguments import AttentionCells, AttentionRowsShape, ProjectedRows
+from strata.kernels.stored_cells import pointers
 
 
 def read_choose(
@@ -118,10 +121,14 @@ def read_attend(
 def multiplied_cells(
     cells: AttentionCells, slot: int, end: int, work: AttentionReadWork
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values bfloat16 [cells, kv_heads, head_dim] of a slot up to `end`; the one place of other types."""
-    if cells.keys.dtype == torch.bfloat16:
-        return cells.keys[slot], cells.values[slot]
+    """Keys and values bfloat16 [cells, kv_heads, head_dim] of a slot up to `end`: in place, or decoded into `work`."""
+    if cells.are_multiplied_in_place:
+        return cells.keys.codes[slot], cells.values.codes[slot]
     assert work.keys is not None and work.values is not None
-    work.keys[:end].copy_(cells.keys[slot, :end])
-    work.values[:end].copy_(cells.values[slot, :end])
+    heads, head_dim = end * work.keys.shape[1], work.keys.shape[2]
+    multiplied_kernel[(triton.cdiv(heads, HEADS_AT_ONCE), 2)](
+        *pointers(cells.keys[slot]), work.keys, *pointers(cells.values[slot]), work.values, heads,
+        KEY_CODE=cells.kind.keys.value, VALUE_CODE=cells.kind.values.value, DIM=head_dim, HEADS=HEADS_AT_ONCE,
+        num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
     return work.keys, work.values

@@ -9,8 +9,9 @@ from typing import Protocol
 import torch
 
 from strata.kernels.attention_rows.parts import most_parts
+from strata.kernels.cell_pages.arguments import CellPages
+from strata.quant.cell_codes import HEAD_DIMS, CellKind, CellRows
 
-HEAD_DIMS = (32, 64, 128, 256)  # powers of two, and whole blocks of 32 for the matrix that reads a head
 INDEX_HEAD_DIMS = (16, *HEAD_DIMS)
 MOST_TOP_BLOCKS, MOST_BLOCKS = 1 << 11, 1 << 20  # a row's counts of both share 32 bits
 MOST_ELEMENTS = 1 << 31  # of one slot: the kernels count inside a slot in 32 bits, slots in 64
@@ -124,15 +125,31 @@ def rotation_table(frequencies: torch.Tensor, positions: int, device: torch.devi
 class AttentionCells:
     """One layer's cells of all slots. Those behind a slot's committed ones may hold anything finite."""
 
-    keys: torch.Tensor  # [slots, cells, kv_heads, head_dim]
-    values: torch.Tensor  # the same
-    raw: torch.Tensor | None = None  # [slots, cells, indexer head_dim]
-    pooled: torch.Tensor | None = None  # [slots, cells // ratio, indexer head_dim]: keys of complete blocks
+    kind: CellKind
+    keys: CellRows  # heads [slots, cells, kv_heads], stored as kind.keys
+    values: CellRows  # the same, stored as kind.values
+    raw: torch.Tensor | None = None  # float32 [slots, cells, indexer head_dim]
+    pooled: torch.Tensor | None = None  # float32 [slots, cells // ratio, indexer head_dim]: keys of complete blocks
+    pages: CellPages | None = None  # where windows find keys and values that lie in main memory; None: as they lie here
+
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return self.keys.codes.shape[0]
 
     @property
     def count(self) -> int:
         """Cells of a slot."""
-        return self.keys.shape[1]
+        return self.keys.codes.shape[1]
+
+    @property
+    def are_multiplied_in_place(self) -> bool:
+        """Whether a read multiplies keys and values where they lie: bfloat16 on the device."""
+        return self.kind is CellKind.BF16 and self.pages is None
+
+    def rotates(self, query: torch.Tensor) -> bool:
+        """Whether queries are rotated as keys are: those of windows. A read's keys are rotated back."""
+        return self.kind.keys.is_rotated and query.dtype == torch.float32
 
 
 @dataclass(frozen=True)
@@ -164,7 +181,9 @@ class PreparedQueries(Protocol):
 
     @property
     def query(self) -> torch.Tensor:
-        """[R, query_heads, head_dim], normed, turned, times head_dim^-0.5; float32, or rounded to bfloat16."""
+        """[R, query_heads, head_dim], normed, turned, times head_dim^-0.5: of a read rounded to bfloat16, of a window
+        float32, and rotated where keys are.
+        """
 
     @property
     def index_query(self) -> torch.Tensor | None:
@@ -175,7 +194,7 @@ class PreparedQueries(Protocol):
 class AttentionWork:
     """What the launches of one layer leave for each other; layers after one another share it."""
 
-    query: torch.Tensor  # float32 [R, query_heads, head_dim], normed, turned, times head_dim^-0.5
+    query: torch.Tensor  # float32 [R, query_heads, head_dim], see PreparedQueries
     peaks: torch.Tensor  # float32 [R, query_heads, parts]: of each part of a row's cells the largest score,
     totals: torch.Tensor  # float32 [R, query_heads, parts]: the sum of exp(score - peak),
     mixed: torch.Tensor  # float32 [R, query_heads, parts, head_dim]: and that of exp(score - peak) * value

@@ -14,10 +14,12 @@ from strata.kernels.attention_rows.arguments import (
     RotationTables,
 )
 from strata.kernels.attention_rows.parts import most_parts
+from strata.kernels.cell_pages.arguments import CellPages, sides
 from strata.kernels.checks import check_rows_out, check_tensor, plain_rows
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.roads import takes_reference
 from strata.kernels.window_rows import WindowRows
+from strata.quant.cell_codes import check_rows as check_stored
 
 
 def check_prepare(
@@ -104,16 +106,31 @@ def _check_choice(rows: WindowRows, cells: AttentionCells, shape: AttentionRowsS
 
 def check_cells(cells: AttentionCells, shape: AttentionRowsShape) -> None:
     """Raise ValueError unless the cells are those of a layer of this shape."""
-    slots, count = cells.keys.shape[:2]
-    full = (slots, count, shape.kv_heads, shape.head_dim)
-    check_given("cells.keys", cells.keys, full, cells.keys.dtype)
-    check_given("cells.values", cells.values, full, cells.keys.dtype)
+    slots, count = cells.slots, cells.count
+    heads = (slots, count, shape.kv_heads)
+    for name, side, code in (("keys", cells.keys, cells.kind.keys), ("values", cells.values, cells.kind.values)):
+        check_stored(f"cells.{name}", code, side, shape.head_dim)
+        check_tensor(f"cells.{name}.codes", side.codes, (*heads, code.code_columns(shape.head_dim)), code.dtype)
+        check_tensor(f"cells.{name}.scales", side.scales, (*heads, code.groups(shape.head_dim)), torch.float16)
     if shape.indexer is not None:
         blocks, dim = count // shape.indexer.ratio, shape.indexer.head_dim
-        check_given("cells.raw", cells.raw, (slots, count, dim), cells.keys.dtype)
-        check_given("cells.pooled", cells.pooled, (slots, blocks, dim), cells.keys.dtype)
+        check_given("cells.raw", cells.raw, (slots, count, dim))
+        check_given("cells.pooled", cells.pooled, (slots, blocks, dim))
     if count * shape.kv_heads * shape.head_dim >= MOST_ELEMENTS:
         raise ValueError(f"{count} cells of {shape.kv_heads} x {shape.head_dim} are too many for a slot: fewer cells")
+    if cells.pages is not None:
+        _check_pages(cells, cells.pages, shape)
+
+
+def _check_pages(cells: AttentionCells, pages: CellPages, shape: AttentionRowsShape) -> None:
+    if shape.indexer is None or pages.ratio != shape.indexer.ratio:
+        raise ValueError(f"cells.pages has blocks of {pages.ratio} cells: they must be an indexer's")
+    check_tensor("cells.pages.table", pages.table, (cells.slots, cells.count // pages.ratio), torch.int32)
+    held = pages.places * pages.ratio
+    for side, stored in zip(sides(pages), sides(cells), strict=True):
+        check_tensor("cells.pages.keys and values", side, (held, *stored.shape[2:]), stored.dtype)
+    if held * shape.kv_heads * shape.head_dim >= MOST_ELEMENTS:
+        raise ValueError(f"a pool of {held} cells of {shape.kv_heads} x {shape.head_dim} is too large: fewer cells")
 
 
 def check_given(

@@ -29,7 +29,7 @@ def score_blocks(
     loaded = ()
     for number in tl.static_range(DIM // SLICE):
         key = tl.load(keys + at + number * SLICE, mask=(block < complete)[:, None], other=0.0)
-        loaded += (key.to(tl.float32),)
+        loaded += (key,)
     total = tl.zeros((TILE,), tl.float32)
     for head in tl.static_range(HEADS):
         products = tl.zeros((TILE, SLICE), tl.float32)

@@ -16,6 +16,7 @@ from strata.kernels.attention_rows.arguments import (
     RotationTables,
 )
 from strata.kernels.dependent import begin_dependent, dependent_options
+from strata.kernels.stored_cells import pointers, rotate, store_head
 from strata.kernels.window_rows import WindowRows
 
 
@@ -60,13 +61,13 @@ def raw_keys(
 ):  # fmt: skip
     """The raw key at `cell` of a row's slot, its values in the order d [DIM].
 
-    Those of the window's own rows come from their projections, rounded as a cell rounds: other programs are writing
-    these cells now. index: the first row's raw key; first_cell: the slot's.
+    Those of the window's own rows come from their projections: other programs are writing these cells now. index: the
+    first row's raw key; first_cell: the slot's.
     """
     is_own = d < tl.where(cell >= first_position, DIM, 0)
     own = tl.load(index + (row - (position - cell)) * index_stride + d, mask=is_own, other=0.0)
     old = tl.load(raw + (first_cell + cell) * DIM + d, mask=d >= tl.where(cell >= first_position, DIM, 0), other=0.0)
-    return tl.where(is_own, own.to(raw.dtype.element_ty).to(tl.float32), old.to(tl.float32))
+    return tl.where(is_own, own, old)
 
 
 @triton.jit
@@ -88,19 +89,25 @@ def pool_block(
     mean, partner_mean = tl.div_rn(x, ratio), tl.div_rn(partner, ratio)
     key = finish_head(mean, partner_mean, scale, eps, cos, sin, start, DIM, HALF, True)
     at = (slot * (cells // RATIO) + start // RATIO) * DIM + d
-    tl.store(pooled + at, key.to(pooled.dtype.element_ty))
+    tl.store(pooled + at, key)
 
 
 @triton.jit
 def prepare_kernel(
-    qkv, qkv_stride, index, index_stride, slots, positions, first_rows, cos, sin, keys, values, raw, pooled,
+    qkv, qkv_stride, index, index_stride, slots, positions, first_rows, cos, sin,
+    keys, keys_scales, values, values_scales, table, held_keys, held_keys_scales, held_values, held_values_scales,
+    raw, pooled,
     query_scale, key_scale, index_query_scale, index_key_scale, query_out, index_query_out, cells, eps, index_eps,
     softmax_scale,
+    KEY_CODE: tl.constexpr, VALUE_CODE: tl.constexpr, ROTATES: tl.constexpr,
     QUERY_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, STEP: tl.constexpr,
     HAS_QUERY_NORM: tl.constexpr, HAS_KEY_NORM: tl.constexpr, HALF: tl.constexpr,
-    INDEX_HEADS: tl.constexpr, INDEX_DIM: tl.constexpr, RATIO: tl.constexpr,
+    INDEX_HEADS: tl.constexpr, INDEX_DIM: tl.constexpr, RATIO: tl.constexpr, IS_PAGED: tl.constexpr,
 ):  # fmt: skip
-    """grid (heads of all kinds, rows). STEP: from one query to the next; INDEX_HEADS 0: there is no indexer."""
+    """grid (heads of all kinds, rows). STEP: from one query to the next; INDEX_HEADS 0: there is no indexer.
+
+    ROTATES: queries are rotated as keys are. IS_PAGED: keys and values are also held in a pool, if their block is.
+    """
     begin_dependent()
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
@@ -112,15 +119,24 @@ def prepare_kernel(
             query = head_at(
                 qkv_row + head * STEP, query_scale, eps, cos, sin, position, DIM, HALF, HAS_QUERY_NORM
             )  # fmt: skip
-            tl.store(query_out + (row * QUERY_HEADS + head) * DIM + tl.arange(0, DIM), query * softmax_scale)
+            query = query * softmax_scale
+            if ROTATES:
+                query = rotate(query, 1, DIM)
+            tl.store(query_out + (row * QUERY_HEADS + head) * DIM + tl.arange(0, DIM), query)
         elif head < QUERY_HEADS + KV_HEADS:
             kv_head = head - QUERY_HEADS
             source = qkv_row + QUERY_HEADS * STEP + kv_head * DIM
-            place = ((slot * cells + position) * KV_HEADS + kv_head) * DIM + tl.arange(0, DIM)
+            stored = (slot * cells + position) * KV_HEADS + kv_head
             key = head_at(source, key_scale, eps, cos, sin, position, DIM, HALF, HAS_KEY_NORM)
             value = tl.load(source + KV_HEADS * DIM + tl.arange(0, DIM))
-            tl.store(keys + place, key.to(keys.dtype.element_ty))
-            tl.store(values + place, value.to(values.dtype.element_ty))
+            store_head(keys, keys_scales, stored, key, KEY_CODE, DIM)
+            store_head(values, values_scales, stored, value, VALUE_CODE, DIM)
+            if IS_PAGED:
+                place = tl.load(table + slot * (cells // RATIO) + position // RATIO).to(tl.int64)
+                if place >= 0:
+                    held = (place * RATIO + position % RATIO) * KV_HEADS + kv_head
+                    store_head(held_keys, held_keys_scales, held, key, KEY_CODE, DIM)
+                    store_head(held_values, held_values_scales, held, value, VALUE_CODE, DIM)
         elif head < QUERY_HEADS + KV_HEADS + INDEX_HEADS:
             index_head = head - (QUERY_HEADS + KV_HEADS)
             index_query = head_at(
@@ -133,7 +149,7 @@ def prepare_kernel(
             first_key = index + INDEX_HEADS * INDEX_DIM
             own = tl.load(first_key + row * index_stride + tl.arange(0, INDEX_DIM))
             own_place = (slot * cells + position) * INDEX_DIM + tl.arange(0, INDEX_DIM)
-            tl.store(raw + own_place, own.to(raw.dtype.element_ty))
+            tl.store(raw + own_place, own)
             if (position + 1) % RATIO == 0:
                 first_position = tl.load(positions + tl.load(first_rows + row))
                 pool_block(
@@ -154,20 +170,23 @@ def attention_prepare(
     shape, vectors, indexer = layer.shape, layer.vectors, layer.shape.indexer
     unused = rotation.cos  # float32; stands where a layer without an indexer, or without norms, has no tensor
     index = unused if projected.index is None else projected.index
-    state = [unused if part is None else part for part in (cells.keys, cells.values, cells.raw, cells.pooled)]
     scales = (vectors.query_scale, vectors.key_scale, vectors.index_query_scale, vectors.index_key_scale)
     index_query = unused if work.index_query is None else work.index_query
     heads = shape.query_heads + shape.kv_heads + (0 if indexer is None else indexer.heads + 1)
+    pages, held = cells.pages, cells if cells.pages is None else cells.pages
     prepare_kernel[(heads, rows.count)](
         projected.qkv, projected.qkv.stride(0), index, index.stride(0), rows.slots, rows.positions, rows.first_rows,
-        rotation.cos, rotation.sin, *state, *(unused if scale is None else scale for scale in scales),
+        rotation.cos, rotation.sin, *pointers(cells.keys), *pointers(cells.values),
+        rows.slots if pages is None else pages.table, *pointers(held.keys), *pointers(held.values),
+        *(unused if part is None else part for part in (cells.raw, cells.pooled, *scales)),
         work.query, index_query, cells.count, shape.eps, 0.0 if indexer is None else indexer.eps,
         shape.head_dim**-0.5,
+        KEY_CODE=cells.kind.keys.value, VALUE_CODE=cells.kind.values.value, ROTATES=cells.rotates(work.query),
         QUERY_HEADS=shape.query_heads, KV_HEADS=shape.kv_heads, DIM=shape.head_dim,
         STEP=shape.head_dim * (2 if shape.has_output_gate else 1),
         HAS_QUERY_NORM=vectors.query_scale is not None, HAS_KEY_NORM=vectors.key_scale is not None,
         HALF=rotation.half,
         INDEX_HEADS=0 if indexer is None else indexer.heads, INDEX_DIM=16 if indexer is None else indexer.head_dim,
-        RATIO=1 if indexer is None else indexer.ratio,
+        RATIO=1 if indexer is None else indexer.ratio, IS_PAGED=pages is not None,
         num_warps=1, enable_fp_fusion=False, **dependent_options(),
     )  # fmt: skip

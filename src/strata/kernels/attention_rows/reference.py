@@ -17,6 +17,7 @@ from strata.kernels.attention_rows.arguments import (
 )
 from strata.kernels.packed_rows.rows_out import RowsOut
 from strata.kernels.window_rows import WindowRows
+from strata.quant.cell_codes import CellRows, decode, encode, rotate
 
 
 def attention_prepare(
@@ -38,17 +39,32 @@ def attention_prepare(
     query = packed_query.unflatten(1, (shape.query_heads, -1))[..., : shape.head_dim]
     query = _turn(_norm(query, vectors.query_scale, shape.eps), positions, rotation)
     key = _norm(key.unflatten(1, (shape.kv_heads, -1)), vectors.key_scale, shape.eps)
-    work.query[used] = (query * shape.head_dim**-0.5).to(work.query.dtype)
-    cells.keys[slots, positions] = _turn(key, positions, rotation).to(cells.keys.dtype)
-    cells.values[slots, positions] = value.unflatten(1, (shape.kv_heads, -1)).to(cells.values.dtype)
+    query = query * shape.head_dim**-0.5
+    work.query[used] = (rotate(query) if cells.rotates(work.query) else query).to(work.query.dtype)
+    encoded_key = encode(cells.kind.keys, _turn(key, positions, rotation))
+    _store(slots, positions, encoded_key, encode(cells.kind.values, value.unflatten(1, (shape.kv_heads, -1))), cells)
     if shape.indexer is None:
         return
     assert projected.index is not None and work.index_query is not None and cells.raw is not None
     heads = projected.index[used].unflatten(1, (shape.indexer.heads + 1, -1))
     index_query = _norm(heads[:, :-1], vectors.index_query_scale, shape.indexer.eps)
     work.index_query[used] = _turn(index_query, positions, rotation)
-    cells.raw[slots, positions] = heads[:, -1].to(cells.raw.dtype)
+    cells.raw[slots, positions] = heads[:, -1]
     _pool_completed(slots, positions, rotation, cells, layer)
+
+
+def _store(slots: torch.Tensor, positions: torch.Tensor, key: CellRows, value: CellRows, cells: AttentionCells) -> None:
+    """Encoded heads [rows, kv_heads] into their cells; into the pool too, where there is one and it has their block."""
+    home, pages = cells.keys.codes.device, cells.pages
+    for found, stored in ((key, cells.keys), (value, cells.values)):
+        stored[slots.to(home), positions.to(home)] = CellRows(*(part.to(home) for part in found.tensors))
+    if pages is None:
+        return
+    places = pages.table[slots, positions // pages.ratio].long()
+    is_held = places >= 0
+    at = places[is_held] * pages.ratio + positions[is_held] % pages.ratio
+    for found, held in ((key, pages.keys), (value, pages.values)):
+        held[at] = found[is_held]
 
 
 def _pool_completed(
@@ -64,9 +80,9 @@ def _pool_completed(
     completes = (positions + 1) % indexer.ratio == 0
     slots, firsts = slots[completes], positions[completes] + 1 - indexer.ratio
     block_cells = firsts[:, None] + torch.arange(indexer.ratio, device=firsts.device)
-    mean = cells.raw[slots[:, None], block_cells].float().mean(dim=1, keepdim=True)  # [completed, one head, head_dim]
+    mean = cells.raw[slots[:, None], block_cells].mean(dim=1, keepdim=True)  # [completed, one head, head_dim]
     pooled = _turn(_norm(mean, layer.vectors.index_key_scale, indexer.eps), firsts, rotation)
-    cells.pooled[slots, firsts // indexer.ratio] = pooled[:, 0].to(cells.pooled.dtype)
+    cells.pooled[slots, firsts // indexer.ratio] = pooled[:, 0]
 
 
 def _norm(heads: torch.Tensor, scale: torch.Tensor | None, eps: float) -> torch.Tensor:
@@ -92,8 +108,7 @@ def attention_choose(rows: WindowRows, cells: AttentionCells, shape: AttentionRo
     for row, (slot, position) in enumerate(zip(rows.slots.tolist(), rows.positions.tolist(), strict=True)):
         if slot >= 0 and position >= shape.indexer.dense_positions:
             complete = (position + 1) // shape.indexer.ratio
-            block_keys = cells.pooled[slot, :complete].float()
-            scores = block_scores(work.index_query[row], block_keys, shape.indexer)
+            scores = block_scores(work.index_query[row], cells.pooled[slot, :complete], shape.indexer)
             work.choice.scores[row, :complete] = scores
             work.choice.chosen[row] = best_blocks(scores, shape.indexer.top_blocks)
             work.choice.counts[row] = shape.indexer.top_blocks
@@ -131,14 +146,28 @@ def attention_attend(
         if counts[row]:
             assert shape.indexer is not None and work.choice is not None
             seen = chosen_cells(work.choice.chosen[row], position, shape.indexer)
-        keys, values = (part[slot, seen].float().transpose(0, 1) for part in (cells.keys, cells.values))
+        key, value = _stored_at(slot, seen, cells)
+        keys, values = (
+            decode(code, side, shape.head_dim).transpose(0, 1)
+            for code, side in ((cells.kind.keys, key), (cells.kind.values, value))
+        )  # [kv_heads, seen, head_dim]
         query = work.query[row].view(shape.kv_heads, shape.group, shape.head_dim)
         shares = torch.softmax(query @ keys.transpose(1, 2), dim=-1)  # [kv_heads, group, seen]
-        out.plain[row] = (shares @ values).flatten()
+        mixed = shares @ values
+        out.plain[row] = (rotate(mixed) if cells.kind.values.is_rotated else mixed).flatten()
     if shape.has_output_gate:
         used = rows.slots >= 0
         heads = projected.qkv[used, : 2 * shape.query_width].unflatten(1, (shape.query_heads, 2, shape.head_dim))
         out.plain[used] *= torch.sigmoid(heads[:, :, 1].flatten(1))
+
+
+def _stored_at(slot: int, seen: torch.Tensor, cells: AttentionCells) -> tuple[CellRows, CellRows]:
+    """Keys and values at cells int64 [n] of a slot, from the pool where there is one: heads [n, kv_heads]."""
+    pages = cells.pages
+    if pages is None:
+        return cells.keys[slot, seen], cells.values[slot, seen]
+    at = pages.table[slot, seen // pages.ratio].long() * pages.ratio + seen % pages.ratio
+    return pages.keys[at], pages.values[at]
 
 
 def chosen_cells(chosen: torch.Tensor, position: int, indexer: IndexerRowsShape) -> torch.Tensor:

@@ -105,6 +105,14 @@ def group_places(ids: torch.Tensor, work: ReadWork) -> None:
     work.starts.copy_(torch.searchsorted(by_expert, bounds))
 
 
+def count_places(ids: torch.Tensor, asked: torch.Tensor) -> None:
+    """Add to asked int32 [experts] how many of the rows take each expert: ids int32 [rows, ranks]."""
+    if ids.dtype != torch.int32 or ids.dim() != 2:
+        raise ValueError(f"ids must be int32 [rows, ranks], not {ids.dtype} {list(ids.shape)}")
+    places = ids.reshape(-1).to(torch.int64)
+    asked.scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
+
+
 def experts_hidden(
     experts: ReadExperts, x: torch.Tensor, work: ReadWork, most_tiles: int, hidden: torch.Tensor
 ) -> None:

@@ -49,31 +49,47 @@ def silu_of_pairs(products, gate_scale, up_scale):
 
 @triton.jit
 def expert_tile(
-    tiles, x, order, ranks, first, last, columns, out, out_stride, output, outputs, scales,
+    arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, scales,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, TABLE: tl.constexpr, SIZES: tl.constexpr,
-    IS_FLOAT: tl.constexpr, GATHERS: tl.constexpr, PAIRED: tl.constexpr, ROWS_1: tl.constexpr, ROWS_2: tl.constexpr,
-    KB: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, ALIGNED: tl.constexpr, OUT_ALIGNED: tl.constexpr,
-    STAGES: tl.constexpr, WARPS: tl.constexpr,
+    IS_FLOAT: tl.constexpr, GATHERS: tl.constexpr, PAIRED: tl.constexpr, GROUPS: tl.constexpr,
+    ROWS_1: tl.constexpr, ROWS_2: tl.constexpr, KB: tl.constexpr, EVEN: tl.constexpr, ALIGNED: tl.constexpr,
+    OUT_ALIGNED: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """The tiles' outputs for the positions [first, last) of the work's order, at most ROWS_1 + ROWS_2.
+    """Outputs of part `part` for the positions [first, last) of the work's order, at most ROWS_1 + ROWS_2.
 
-    GATHERS: rows of x are those of the places, and results go to positions; else the other way round. PAIRED: the tiles
-    are of gate and of up, and the results silu(gate) * up.
+    arrays: of `arrays_of_blob`. GATHERS: rows of x are those of the places, and results go to positions; else the
+    other way round. PAIRED: the outputs are of gate and of up, and the results silu(gate) * up.
     """
+    P: tl.constexpr = arrays[0].shape[0]
+    TILES: tl.constexpr = P // 2 if PAIRED else P  # of one matrix
     position_1 = first + tl.arange(0, ROWS_1)
     position_2 = first + ROWS_1 + tl.arange(0, ROWS_2 if ROWS_2 > 0 else 16)
     inside_1, inside_2 = tl.minimum(position_1, last - 1), tl.minimum(position_2, last - 1)
     place_1, place_2 = tl.load(order + inside_1), tl.load(order + inside_2)
-    products_1, products_2 = multiply_tile(
-        tiles, x, place_1 // ranks if GATHERS else inside_1, place_2 // ranks if GATHERS else inside_2, columns,
-        CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, PAIRED, ROWS_1, ROWS_2, KB, STEPS, EVEN, ALIGNED, STAGES, WARPS,
-    )  # fmt: skip
+    row_1, row_2 = place_1 // ranks if GATHERS else inside_1, place_2 // ranks if GATHERS else inside_2
     to_1, to_2 = position_1 if GATHERS else place_1, position_2 if GATHERS else place_2
-    products_1 = silu_of_pairs(products_1, scales[0], scales[1]) if PAIRED else products_1 * scales[0]
-    store_products(out, out_stride, to_1, position_1 < last, output, outputs, products_1, OUT_ALIGNED)
-    if ROWS_2 > 0:
-        products_2 = silu_of_pairs(products_2, scales[0], scales[1]) if PAIRED else products_2 * scales[0]
-        store_products(out, out_stride, to_2, position_2 < last, output, outputs, products_2, OUT_ALIGNED)
+    tiles = ()
+    first_tile = part * (GROUPS * TILES)
+    for group in tl.static_range(GROUPS):
+        tile = tl.minimum(first_tile + group * TILES + tl.arange(0, P) % TILES, (outputs - 1) // 16)
+        tiles += (tiles_of(arrays, tile, columns, SIZES, IS_FLOAT),)
+    products = multiply_tile(
+        tiles, x, row_1, row_2, columns, CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, PAIRED, ROWS_1, ROWS_2, KB, EVEN,
+        ALIGNED, STAGES, WARPS, OVERLAP,
+    )  # fmt: skip
+    for group in tl.static_range(GROUPS):
+        output = (first_tile + group * TILES) * 16 + tl.arange(0, 16 * TILES)
+        values = finished(products[group][0], scales, PAIRED)
+        store_products(out, out_stride, to_1, position_1 < last, output, outputs, values, OUT_ALIGNED)
+        if ROWS_2 > 0:
+            values = finished(products[group][1], scales, PAIRED)
+            store_products(out, out_stride, to_2, position_2 < last, output, outputs, values, OUT_ALIGNED)
+
+
+@triton.jit
+def finished(products, scales, PAIRED: tl.constexpr):
+    """Products times the post scales of their matrices; PAIRED: silu(gate) * up."""
+    return silu_of_pairs(products, scales[0], scales[1]) if PAIRED else products * scales[0]
 
 
 @triton.jit(
@@ -88,9 +104,9 @@ def read_experts_kernel(
     codes, scales, super_scales, mins, super_mins, post_scale,
     codes_step, scales_step, super_scales_step, mins_step, super_mins_step,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, TABLE: tl.constexpr, SIZES: tl.constexpr,
-    IS_FLOAT: tl.constexpr, GATHERS: tl.constexpr, PAIRED: tl.constexpr, OUTPUTS: tl.constexpr, ROWS_1: tl.constexpr,
-    ROWS_2: tl.constexpr, KB: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, ALIGNED: tl.constexpr,
-    OUT_ALIGNED: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr,
+    IS_FLOAT: tl.constexpr, GATHERS: tl.constexpr, PAIRED: tl.constexpr, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr,
+    ROWS_1: tl.constexpr, ROWS_2: tl.constexpr, KB: tl.constexpr, EVEN: tl.constexpr,
+    ALIGNED: tl.constexpr, OUT_ALIGNED: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Grid: `parts` parts of the outputs of each tile of rows. codes .. post_scale: byte offsets in a blob.
 
@@ -102,49 +118,51 @@ def read_experts_kernel(
     entry = tiles + program // parts * FIELDS
     expert, first, last = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
     if first < last:
-        P: tl.constexpr = OUTPUTS // 16
-        TILES: tl.constexpr = P // 2 if PAIRED else P  # of one matrix
+        P: tl.constexpr = OUTPUTS // 16 // GROUPS  # tiles of a group
         blob = tl.multiple_of(tl.load(addresses + expert).to(tl.pointer_type(tl.uint8)), 64)
-        second = tl.arange(0, P) // TILES
-        tile = tl.minimum(part * TILES + tl.arange(0, P) % TILES, (outputs - 1) // 16)
         arrays = arrays_of_blob(
             blob, (codes, scales, super_scales, mins, super_mins),
-            (codes_step, scales_step, super_scales_step, mins_step, super_mins_step), second,
+            (codes_step, scales_step, super_scales_step, mins_step, super_mins_step),
+            tl.arange(0, P) // (P // 2 if PAIRED else P),
         )  # fmt: skip
-        weights = tiles_of(arrays, tile, columns, SIZES, IS_FLOAT)
         factors = (blob + post_scale).to(tl.pointer_type(tl.float32))
         factor_1 = tl.load(factors)
         factor_2 = tl.load(factors + 1) if PAIRED else factor_1
-        output = part * (16 * TILES) + tl.arange(0, 16 * TILES)
         if last - first <= 32:
             expert_tile(
-                weights, x, order, ranks, first, last, columns, out, out_stride, output, outputs, (factor_1, factor_2),
-                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, 32, 0, KB, STEPS, EVEN, ALIGNED, OUT_ALIGNED,
-                STAGES, WARPS,
+                arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, (factor_1, factor_2),
+                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, GROUPS, 32, 0, KB, EVEN, ALIGNED,
+                OUT_ALIGNED, STAGES, WARPS, OVERLAP,
             )  # fmt: skip
         elif last - first <= 64:
             expert_tile(
-                weights, x, order, ranks, first, last, columns, out, out_stride, output, outputs, (factor_1, factor_2),
-                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, 64, 0, KB, STEPS, EVEN, ALIGNED, OUT_ALIGNED,
-                STAGES, WARPS,
+                arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, (factor_1, factor_2),
+                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, GROUPS, 64, 0, KB, EVEN, ALIGNED,
+                OUT_ALIGNED, STAGES, WARPS, OVERLAP,
+            )  # fmt: skip
+        elif last - first <= 96:
+            expert_tile(
+                arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, (factor_1, factor_2),
+                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, GROUPS, 64, 32, KB, EVEN, ALIGNED,
+                OUT_ALIGNED, STAGES, WARPS, OVERLAP,
             )  # fmt: skip
         elif last - first <= ROWS_1:
             expert_tile(
-                weights, x, order, ranks, first, last, columns, out, out_stride, output, outputs, (factor_1, factor_2),
-                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, ROWS_1, 0, KB, STEPS, EVEN, ALIGNED,
-                OUT_ALIGNED, STAGES, WARPS,
+                arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, (factor_1, factor_2),
+                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, GROUPS, ROWS_1, 0, KB, EVEN, ALIGNED,
+                OUT_ALIGNED, STAGES, WARPS, OVERLAP,
             )  # fmt: skip
         elif ROWS_2 > 32 and last - first <= ROWS_1 + 32:
             expert_tile(
-                weights, x, order, ranks, first, last, columns, out, out_stride, output, outputs, (factor_1, factor_2),
-                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, ROWS_1, 32, KB, STEPS, EVEN, ALIGNED,
-                OUT_ALIGNED, STAGES, WARPS,
+                arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, (factor_1, factor_2),
+                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, GROUPS, ROWS_1, 32, KB, EVEN, ALIGNED,
+                OUT_ALIGNED, STAGES, WARPS, OVERLAP,
             )  # fmt: skip
         elif ROWS_2 > 0:
             expert_tile(
-                weights, x, order, ranks, first, last, columns, out, out_stride, output, outputs, (factor_1, factor_2),
-                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, ROWS_1, ROWS_2, KB, STEPS, EVEN, ALIGNED,
-                OUT_ALIGNED, STAGES, WARPS,
+                arrays, x, order, ranks, first, last, columns, out, out_stride, part, outputs, (factor_1, factor_2),
+                CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, GATHERS, PAIRED, GROUPS, ROWS_1, ROWS_2, KB, EVEN, ALIGNED,
+                OUT_ALIGNED, STAGES, WARPS, OVERLAP,
             )  # fmt: skip
 
 
@@ -222,14 +240,16 @@ def run_experts(
 ) -> None:
     """Multiply the listed tiles' rows by one matrix of their experts, or by gate and up."""
     layout, out = experts.layout.matrices[task.matrix], task.out
-    parts = triton.cdiv(layout.rows, launch.outputs // 2 if task.paired else launch.outputs)
+    outputs = launch.outputs // 2 if task.paired else launch.outputs
+    parts = triton.cdiv(layout.rows, outputs)
     ranks = work.order.numel() // task.x.shape[0]
     read_experts_kernel[(parts * tiles.shape[0],)](
         experts.addresses, tiles, work.order, ranks, task.x, layout.columns, out, out.stride(0), layout.rows, parts,
         *blob_offsets(experts.layout, task.matrix), *steps_to_up(experts.layout), **weight_constants(layout),
-        GATHERS=task.gathers, PAIRED=task.paired, OUTPUTS=launch.outputs, ROWS_1=launch.rows, ROWS_2=launch.more_rows,
+        GATHERS=task.gathers, PAIRED=task.paired, OUTPUTS=launch.outputs, GROUPS=launch.groups,
+        ROWS_1=launch.rows, ROWS_2=launch.more_rows,
         **column_constants(layout, launch),
-        OUT_ALIGNED=is_aligned(out, layout.rows), STAGES=launch.stages, WARPS=launch.warps,
+        OUT_ALIGNED=is_aligned(out, layout.rows), STAGES=launch.stages, WARPS=launch.warps, OVERLAP=launch.overlap,
         **launch.options, **dependent_options(),
     )  # fmt: skip
 

@@ -12,12 +12,14 @@ class ReadLaunch:
     """One launch of a kernel of products."""
 
     rows: int = 256  # of activations, of a program: a power of two, 32 at least
+    more_rows: int = 0  # of a second group that shares the decoded weights; 0: none
     outputs: int = 64  # of the matrix, of a program: a power of two, 64 at least
     warps: int = 4
     stages: int = 3  # steps of the loop over columns whose loads are under way
     registers: int | None = None  # most of a thread
     blocks: int = 2  # of 32 columns, of a step over integer codes: 1, 2, 4 or 8
-    steps: int = 1  # of a turn of the loop: weights of the next are decoded while the last one's are multiplied
+    groups: int = 1  # of outputs, one or two
+    overlap: bool = True  # weights of the second group are decoded while the first one's are multiplied
 
     @property
     def options(self) -> dict[str, int | bool | None]:
@@ -36,7 +38,8 @@ class ExpertLaunch:
     stages: int = 3  # steps of the loop over columns whose loads are under way
     registers: int | None = None  # most of a thread
     blocks: int = 2  # of 32 columns, of a step over integer codes: 1, 2, 4 or 8
-    steps: int = 1  # of a turn of the loop: weights of the next are decoded while the last one's are multiplied
+    groups: int = 1  # of outputs, one or two
+    overlap: bool = True  # weights of the second group are decoded while the first one's are multiplied
 
     @property
     def options(self) -> dict[str, int | bool | None]:
@@ -49,14 +52,14 @@ class ExpertLaunch:
         return self.rows + self.more_rows
 
 
-def blocks_and_steps(layout: MatrixLayout, launch: ReadLaunch | ExpertLaunch) -> tuple[int, int]:
-    """Blocks of a step and steps of a turn of the loop over a matrix's columns.
+def blocks_of_step(layout: MatrixLayout, launch: ReadLaunch | ExpertLaunch) -> int:
+    """Blocks of a step of the loop over a matrix's columns.
 
     Float codes always take whole steps, and so do sub-blocks that are longer than a step would be.
     """
     if layout.code.is_float or layout.sub_block > BLOCK_COLUMNS * launch.blocks:
-        return WHOLE_STEP, 1
-    return launch.blocks, launch.steps
+        return WHOLE_STEP
+    return launch.blocks
 
 
 def dense_launch(rows: int) -> ReadLaunch:

@@ -16,25 +16,33 @@ from strata.kernels.instructions import permute_bytes
 
 
 @triton.jit
-def _scaled(word, SELECTOR: tl.constexpr, first, rest, MINUS: tl.constexpr, HAS_REST: tl.constexpr):
-    """Two bytes of each word, picked by SELECTOR into bf16 of 128 + byte, less a bias, times a scale: pairs.
+def marked_nibbles(word):
+    """The lowest four bits of each half of a word, as pairs of 128 + nibble: one instruction."""
+    return tl.inline_asm_elementwise(
+        "lop3.b32 $0, $1, 0x000F000F, $2, 0xEA;", "=r,r,r", [word, tl.full(word.shape, 0x43004300, tl.int32)],
+        dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _scaled(value, first, rest, MINUS: tl.constexpr, HAS_REST: tl.constexpr):
+    """Pairs of 128 + byte, less a bias, times a scale: pairs.
 
     first, rest: the scale's two parts as pairs. MINUS: the pair that takes 128 and the bias away.
     """
-    selector, minus = tl.full(word.shape, SELECTOR, tl.int32), tl.full(word.shape, MINUS, tl.int32)
+    minus = tl.full(value.shape, MINUS, tl.int32)
     if HAS_REST:
         pair = tl.inline_asm_elementwise(
             """
             {
             .reg .b32 value, small, one, nothing;
             mov.b32 one, 0x3F803F80; mov.b32 nothing, 0x80008000;
-            prmt.b32 value, $1, 0x43, $2;
-            fma.rn.bf16x2 value, value, one, $3;
-            fma.rn.bf16x2 small, value, $5, nothing;
-            fma.rn.bf16x2 $0, value, $4, small;
+            fma.rn.bf16x2 value, $1, one, $2;
+            fma.rn.bf16x2 small, value, $4, nothing;
+            fma.rn.bf16x2 $0, value, $3, small;
             }
             """,
-            "=r,r,r,r,r,r", [word, selector, minus, first, rest], dtype=tl.int32, is_pure=True, pack=1,
+            "=r,r,r,r,r", [value, minus, first, rest], dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
         pair = tl.inline_asm_elementwise(
@@ -42,12 +50,11 @@ def _scaled(word, SELECTOR: tl.constexpr, first, rest, MINUS: tl.constexpr, HAS_
             {
             .reg .b32 value, one, nothing;
             mov.b32 one, 0x3F803F80; mov.b32 nothing, 0x80008000;
-            prmt.b32 value, $1, 0x43, $2;
-            fma.rn.bf16x2 value, value, one, $3;
-            fma.rn.bf16x2 $0, value, $4, nothing;
+            fma.rn.bf16x2 value, $1, one, $2;
+            fma.rn.bf16x2 $0, value, $3, nothing;
             }
             """,
-            "=r,r,r,r,r", [word, selector, minus, first], dtype=tl.int32, is_pure=True, pack=1,
+            "=r,r,r,r", [value, minus, first], dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     return pair
 
@@ -78,19 +85,18 @@ def scale_pairs(scale, KB: tl.constexpr, HAS_REST: tl.constexpr):
 
 @triton.jit
 def _weights(
-    lanes, first_word, FIRST: tl.constexpr, second_word, SECOND: tl.constexpr, scale, MINUS: tl.constexpr,
-    HAS_REST: tl.constexpr,
+    low, high, scale, MINUS: tl.constexpr, HAS_REST: tl.constexpr
 ):  # fmt: skip
-    """The pairs of the low and of the high half of a block, of one lane each, in the order of columns: bf16."""
-    M: tl.constexpr = lanes.shape[0]
-    KB: tl.constexpr = lanes.shape[1]
+    """low, high: pairs of 128 + byte of both halves of a block, of one lane each -> bf16 in the order of columns."""
+    M: tl.constexpr = low.shape[0]
+    KB: tl.constexpr = low.shape[1]
     halves = scale_pairs(scale, KB, HAS_REST)
     low = _scaled(
-        first_word, FIRST, tl.broadcast_to(halves[0][0], (M, KB, 8)), tl.broadcast_to(halves[0][1], (M, KB, 8)),
+        low, tl.broadcast_to(halves[0][0], (M, KB, 8)), tl.broadcast_to(halves[0][1], (M, KB, 8)),
         MINUS, HAS_REST,
     )  # fmt: skip
     high = _scaled(
-        second_word, SECOND, tl.broadcast_to(halves[1][0], (M, KB, 8)), tl.broadcast_to(halves[1][1], (M, KB, 8)),
+        high, tl.broadcast_to(halves[1][0], (M, KB, 8)), tl.broadcast_to(halves[1][1], (M, KB, 8)),
         MINUS, HAS_REST,
     )  # fmt: skip
     pair = tl.join(low, high)
@@ -103,8 +109,9 @@ def _weights(
 @triton.jit
 def pairs_of_code4(lanes, scale, TABLE: tl.constexpr, HAS_REST: tl.constexpr):
     """Lanes [M, KB, 8] of a table that is code + offset -> bf16 [M, KB * 32]. TABLE: (MINUS,)."""
-    low, high = lanes & 0x0F0F, (lanes >> 4) & 0x0F0F
-    return _weights(lanes, low, 0x4140, high, 0x4140, scale, TABLE[0], HAS_REST)
+    apart = permute_bytes(lanes, lanes * 0, tl.full(lanes.shape, 0x4140, tl.int32))  # a byte in each half of a word
+    low, high = marked_nibbles(apart), marked_nibbles(apart >> 4)
+    return _weights(low, high, scale, TABLE[0], HAS_REST)
 
 
 @triton.jit
@@ -118,4 +125,7 @@ def pairs_of_code4_table(lanes, scale, TABLE: tl.constexpr, HAS_REST: tl.constex
         tl.full(lanes.shape, TABLE[3], tl.int32), tl.full(lanes.shape, TABLE[4], tl.int32), index
     )  # fmt: skip
     word = permute_bytes(low, high, chosen)  # of byte 0 both halves, of byte 1 both
-    return _weights(lanes, word, 0x4240, word, 0x4341, scale, TABLE[0], HAS_REST)
+    above = tl.full(lanes.shape, 0x43, tl.int32)
+    low = permute_bytes(word, above, tl.full(lanes.shape, 0x4240, tl.int32))
+    high = permute_bytes(word, above, tl.full(lanes.shape, 0x4341, tl.int32))
+    return _weights(low, high, scale, TABLE[0], HAS_REST)

@@ -47,40 +47,69 @@ def store_products(out, stride, row, is_row, output, outputs, products, ALIGNED:
 
 
 @triton.jit
+def weights_of_step(
+    tiles, step, columns, CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, TABLE: tl.constexpr,
+    SIZES: tl.constexpr, IS_FLOAT: tl.constexpr, PAIRED: tl.constexpr, KB: tl.constexpr, EVEN: tl.constexpr,
+    WARPS: tl.constexpr,
+):  # fmt: skip
+    """The tiles' weights of step `step` of KB blocks: a tuple of the parts, bf16 [P * 16, KB * 32] each."""
+    if IS_FLOAT:
+        parts = float_weights(tiles, step, columns, CODE, SIZES, PAIRED, KB, EVEN)
+    else:
+        parts = (integer_weights(tiles, step, columns, CODE, SCALE, MIN, TABLE, SIZES, PAIRED, KB, EVEN, WARPS),)
+    return parts
+
+
+@triton.jit
+def add_products(parts, x, products, IS_LAST: tl.constexpr):
+    """products [M, N] and those of the parts [M, K] and x [K, N].
+
+    IS_LAST: whoever comes next needs them. The compiler waits where products are used inside the loop; those that only
+    the next step adds to stay under way beside whatever stands behind them.
+    """
+    for part in tl.static_range(len(parts)):
+        products = tl.dot(parts[part], x, products)
+        if IS_LAST or len(parts) > 1:
+            products = as_it_is(products)
+    return products
+
+
+@triton.jit
 def multiply_tile(
     tiles, x, row_1, row_2, columns, CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, TABLE: tl.constexpr,
     SIZES: tl.constexpr, IS_FLOAT: tl.constexpr, PAIRED: tl.constexpr, ROWS_1: tl.constexpr, ROWS_2: tl.constexpr,
-    KB: tl.constexpr, STEPS: tl.constexpr, EVEN: tl.constexpr, ALIGNED: tl.constexpr, STAGES: tl.constexpr,
-    WARPS: tl.constexpr,
+    KB: tl.constexpr, EVEN: tl.constexpr, ALIGNED: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Products of P tiles and two groups of rows: float32 [P * 16, ROWS_1] and [P * 16, ROWS_2] (16 x 16 of none).
+    """Products of one or two groups of P tiles and two groups of rows: of each group of tiles a pair, float32
+    [P * 16, ROWS_1] and [P * 16, ROWS_2] (16 x 16 of none).
 
-    tiles: of `tiles_of`; row_1 int32 [ROWS_1]: numbers of rows of x bf16 [.., columns]. Weights are decoded once for
-    both groups, and those of a turn's STEPS before its first product: the compiler then decodes each step's while the
-    one before is multiplied.
+    tiles: a tuple of what `tiles_of` gives; row_1 int32 [ROWS_1]: numbers of rows of x bf16 [.., columns]. Weights are
+    decoded once for both groups of rows. OVERLAP: those of the second tiles while the first ones' products are under
+    way, which takes more registers.
     """
     K: tl.constexpr = KB * 32
-    OUTPUTS: tl.constexpr = tiles[0].shape[0] * 16
-    products_1 = tl.zeros((OUTPUTS, ROWS_1), tl.float32)
-    products_2 = tl.zeros((OUTPUTS, ROWS_2) if ROWS_2 > 0 else (16, 16), tl.float32)
-    for turn in tl.range(0, tl.cdiv(columns, K * STEPS), num_stages=STAGES):
-        weights = ()
-        for step in tl.static_range(STEPS):
-            at = turn * STEPS + step
-            if IS_FLOAT:
-                parts = float_weights(tiles, at, columns, CODE, SIZES, PAIRED, KB, EVEN)
-            else:
-                parts = (
-                    integer_weights(tiles, at, columns, CODE, SCALE, MIN, TABLE, SIZES, PAIRED, KB, EVEN, WARPS),
-                )  # fmt: skip
-            weights += (parts,)
-        for step in tl.static_range(STEPS):
-            at = (turn * STEPS + step) * K
-            x_1 = tl.trans(load_rows(x, row_1, at, columns, K, EVEN, ALIGNED))
-            for part in tl.static_range(len(weights[step])):
-                products_1 = as_it_is(tl.dot(weights[step][part], x_1, products_1))
+    OUTPUTS: tl.constexpr = tiles[0][0].shape[0] * 16
+    HAS_SECOND: tl.constexpr = len(tiles) == 2
+    first_1 = tl.zeros((OUTPUTS, ROWS_1), tl.float32)
+    first_2 = tl.zeros((OUTPUTS, ROWS_2) if ROWS_2 > 0 else (16, 16), tl.float32)
+    second_1 = tl.zeros((OUTPUTS, ROWS_1) if HAS_SECOND else (16, 16), tl.float32)
+    second_2 = tl.zeros((OUTPUTS, ROWS_2) if HAS_SECOND and ROWS_2 > 0 else (16, 16), tl.float32)
+    for step in tl.range(0, tl.cdiv(columns, K), num_stages=STAGES):
+        x_1 = tl.trans(load_rows(x, row_1, step * K, columns, K, EVEN, ALIGNED))
+        if ROWS_2 > 0:
+            x_2 = tl.trans(load_rows(x, row_2, step * K, columns, K, EVEN, ALIGNED))
+        parts = weights_of_step(
+            tiles[0], step, columns, CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, PAIRED, KB, EVEN, WARPS
+        )  # fmt: skip
+        first_1 = add_products(parts, x_1, first_1, not (HAS_SECOND and OVERLAP) and ROWS_2 == 0)
+        if ROWS_2 > 0:
+            first_2 = add_products(parts, x_2, first_2, not (HAS_SECOND and OVERLAP))
+        if HAS_SECOND:
+            parts = weights_of_step(
+                tiles[1], step, columns, CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, PAIRED, KB, EVEN, WARPS
+            )  # fmt: skip
+            second_1 = add_products(parts, x_1, second_1, ROWS_2 == 0)
             if ROWS_2 > 0:
-                x_2 = tl.trans(load_rows(x, row_2, at, columns, K, EVEN, ALIGNED))
-                for part in tl.static_range(len(weights[step])):
-                    products_2 = as_it_is(tl.dot(weights[step][part], x_2, products_2))
-    return products_1, products_2
+                second_2 = add_products(parts, x_2, second_2, True)
+    return (first_1, first_2), (second_1, second_2)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from strata.kernels.dependent import begin_dependent, dependent_options
-from strata.kernels.read_products.launches import ExpertLaunch, ReadLaunch, blocks_and_steps, dense_launch
+from strata.kernels.read_products.launches import ExpertLaunch, ReadLaunch, blocks_of_step, dense_launch
 from strata.kernels.read_products.tile import multiply_tile, store_products
 from strata.kernels.read_products.weights import tiles_of, weight_constants
 from strata.quant.layout import BLOCK_COLUMNS, Array, MatrixLayout
@@ -19,23 +19,35 @@ from strata.quant.packed import PackedMatrix
 def read_products_kernel(
     codes, scales, super_scales, mins, super_mins, x, columns, row_count, out, out_stride, outputs, post_scale,
     CODE: tl.constexpr, SCALE: tl.constexpr, MIN: tl.constexpr, TABLE: tl.constexpr, SIZES: tl.constexpr,
-    IS_FLOAT: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, KB: tl.constexpr, STEPS: tl.constexpr,
-    EVEN: tl.constexpr, ALIGNED: tl.constexpr, OUT_ALIGNED: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr,
+    IS_FLOAT: tl.constexpr, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, ROWS_1: tl.constexpr, ROWS_2: tl.constexpr,
+    KB: tl.constexpr, EVEN: tl.constexpr, ALIGNED: tl.constexpr, OUT_ALIGNED: tl.constexpr, STAGES: tl.constexpr,
+    WARPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """out [rows, outputs] of x bf16 [rows, columns]; grid: tiles of OUTPUTS outputs of each tile of ROWS rows."""
     begin_dependent()
     parts = tl.cdiv(outputs, OUTPUTS)
     program = tl.program_id(0)
-    part, first = program % parts, program // parts * ROWS
-    tile = tl.minimum(part * (OUTPUTS // 16) + tl.arange(0, OUTPUTS // 16), (outputs - 1) // 16)
-    row = first + tl.arange(0, ROWS)
-    tiles = tiles_of((codes, scales, super_scales, mins, super_mins), tile, columns, SIZES, IS_FLOAT)
-    products, _ = multiply_tile(
-        tiles, x, tl.minimum(row, row_count - 1), row, columns, CODE, SCALE, MIN, TABLE, SIZES, IS_FLOAT, False,
-        ROWS, 0, KB, STEPS, EVEN, ALIGNED, STAGES, WARPS,
+    part, first = program % parts, program // parts * (ROWS_1 + ROWS_2)
+    row_1, row_2 = first + tl.arange(0, ROWS_1), first + ROWS_1 + tl.arange(0, ROWS_2 if ROWS_2 > 0 else 16)
+    P: tl.constexpr = OUTPUTS // 16 // GROUPS
+    arrays = (codes, scales, super_scales, mins, super_mins)
+    tiles = ()
+    for group in tl.static_range(GROUPS):
+        tile = tl.minimum((part * GROUPS + group) * P + tl.arange(0, P), (outputs - 1) // 16)
+        tiles += (tiles_of(arrays, tile, columns, SIZES, IS_FLOAT),)
+    products = multiply_tile(
+        tiles, x, tl.minimum(row_1, row_count - 1), tl.minimum(row_2, row_count - 1), columns, CODE, SCALE, MIN, TABLE,
+        SIZES, IS_FLOAT, False, ROWS_1, ROWS_2, KB, EVEN, ALIGNED, STAGES, WARPS, OVERLAP,
     )  # fmt: skip
-    output = part * OUTPUTS + tl.arange(0, OUTPUTS)
-    store_products(out, out_stride, row, row < row_count, output, outputs, products * post_scale, OUT_ALIGNED)
+    for group in tl.static_range(GROUPS):
+        output = (part * GROUPS + group) * (P * 16) + tl.arange(0, P * 16)
+        store_products(
+            out, out_stride, row_1, row_1 < row_count, output, outputs, products[group][0] * post_scale, OUT_ALIGNED
+        )  # fmt: skip
+        if ROWS_2 > 0:
+            store_products(
+                out, out_stride, row_2, row_2 < row_count, output, outputs, products[group][1] * post_scale, OUT_ALIGNED
+            )  # fmt: skip
 
 
 def read_products(
@@ -54,22 +66,22 @@ def multiply(
 ) -> None:
     """One matrix: x bf16 [rows, columns] -> out [rows, outputs]. Decoding weights by pairs or not changes no bit."""
     (rows, columns), outputs = x.shape, out.shape[1]
-    read_products_kernel[(triton.cdiv(outputs, launch.outputs) * triton.cdiv(rows, launch.rows),)](
+    read_products_kernel[(triton.cdiv(outputs, launch.outputs) * triton.cdiv(rows, launch.rows + launch.more_rows),)](
         *byte_arrays(matrix), x, columns, rows, out, out.stride(0), outputs, matrix.post_scale,
-        **weight_constants(matrix.layout, by_pairs), OUTPUTS=launch.outputs, ROWS=launch.rows,
+        **weight_constants(matrix.layout, by_pairs), OUTPUTS=launch.outputs, GROUPS=launch.groups, ROWS_1=launch.rows,
+        ROWS_2=launch.more_rows,
         **column_constants(matrix.layout, launch),
-        OUT_ALIGNED=is_aligned(out, outputs), STAGES=launch.stages, WARPS=launch.warps,
+        OUT_ALIGNED=is_aligned(out, outputs), STAGES=launch.stages, WARPS=launch.warps, OVERLAP=launch.overlap,
         **launch.options, **dependent_options(),
     )  # fmt: skip
 
 
 def column_constants(layout: MatrixLayout, launch: ReadLaunch | ExpertLaunch) -> dict[str, int | bool]:
     """The constexpr arguments that say how the loop goes over the columns."""
-    (blocks, steps), columns = blocks_and_steps(layout, launch), layout.columns
+    blocks, columns = blocks_of_step(layout, launch), layout.columns
     return {
         "KB": blocks,
-        "STEPS": steps,
-        "EVEN": columns % (BLOCK_COLUMNS * blocks * steps) == 0,
+        "EVEN": columns % (BLOCK_COLUMNS * blocks) == 0,
         "ALIGNED": columns % 8 == 0,
     }
 

@@ -1,0 +1,69 @@
+"""Triton's stored heads held against the definition, bit for bit, for the interpreter's tests and for tests/gpu."""
+
+import torch
+
+from strata.kernels.stored_cells import pointers
+from strata.quant.cell_codes import HEAD_DIMS, CellCode, CellRows, decode, encode, rotate
+
+
+def hard_heads(head_dim: int, device: torch.device | str, seed: int = 0) -> torch.Tensor:
+    """float32 [18, head_dim]: common values, tiny, tinier than scales, huge, zeros, one outlier, halves of a step."""
+    made = torch.randn(18, head_dim, generator=torch.Generator().manual_seed(seed))
+    made[1] *= 1e-5
+    made[2] *= 1e-9
+    made[3] *= 1e30
+    made[4] = 0
+    made[5, 3] = 3e4
+    made[6] = torch.arange(head_dim) % 255 - 127.0
+    made[7] = (torch.arange(head_dim) % 15 - 7) / 2
+    return made.to(device)
+
+
+def check_code(code: CellCode, device: torch.device | str) -> None:
+    """Codes and scales of hard heads, and what they decode to, of every size of head."""
+    from tests.kernels.triton_cell_probes import decode_kernel, store_kernel
+
+    for head_dim in HEAD_DIMS:
+        x = hard_heads(head_dim, device)
+        rows, wanted = CellRows.zeros(code, len(x), head_dim=head_dim, device=device), encode(code, x)
+        options = {"CODE": code.value, "DIM": head_dim, "num_warps": 1, "enable_fp_fusion": False}
+        store_kernel[(len(x),)](x, *pointers(rows), **options)
+        for found, part in zip(rows.tensors, wanted.tensors, strict=True):
+            assert torch.equal(found, part), f"stored heads of {head_dim} as {code.value}"
+        values = torch.empty_like(x)
+        decode_kernel[(2,)](*pointers(rows), values, len(x), **options)
+        assert torch.equal(values, decode(code, wanted, head_dim)), f"decoded heads of {head_dim} as {code.value}"
+
+
+def check_rotation(device: torch.device | str) -> None:
+    """Heads are rotated by one warp and by several, which then exchange values."""
+    from tests.kernels.triton_cell_probes import rotate_kernel
+
+    for head_dim in HEAD_DIMS:
+        x = hard_heads(head_dim, device)
+        for warps in (1, 8):
+            found = torch.empty_like(x)
+            rotate_kernel[(len(x),)](x, found, DIM=head_dim, num_warps=warps, enable_fp_fusion=False)
+            assert torch.equal(found, rotate(x)), f"heads of {head_dim} by {warps} warps"
+
+
+def check_levels(device: torch.device | str) -> None:
+    """Of every byte and both nibbles, as matrix units take them."""
+    from tests.kernels.triton_cell_probes import levels_kernel
+
+    number = torch.arange(256, device=device)
+    whole, low, high = (torch.empty(256, dtype=torch.bfloat16, device=device) for _ in range(3))
+    levels_kernel[(1,)]((number - 128).to(torch.int8), number.to(torch.uint8), whole, low, high, num_warps=2)
+    for found, wanted in ((whole, number - 128), (low, number % 16 - 8), (high, number // 16 - 8)):
+        assert torch.equal(found.float(), wanted.float())
+
+
+def check_thirds(device: torch.device | str) -> None:
+    """Three bfloat16 are exactly the float32."""
+    from tests.kernels.triton_cell_probes import thirds_kernel
+
+    x = hard_heads(256, device)[5] * torch.linspace(-12, 12, 256, device=device).exp()
+    found = torch.empty(3, 256, device=device)
+    thirds_kernel[(1,)](x, found, num_warps=2, enable_fp_fusion=False)
+    assert torch.equal(found.double().sum(dim=0), x.double())
+    assert torch.equal(found.bfloat16().float(), found), "thirds that are no bfloat16"
