@@ -27,6 +27,7 @@ from strata.settings import EngineSettings, GenerationSettings, Settings, check,
 from strata.text.messages import checked_messages
 from strata.text.stop_strings import StopMatcher
 from strata.text.tokenizer import Tokenizer
+from strata.text.turn_starts import TurnStarts
 from strata.types import Finished, FinishReason, Message, ProgressCallback, TextPiece, Usage
 
 CLOSED = "this engine is closed: make a new one"
@@ -64,6 +65,7 @@ class Engine:
         directory = None if model is None else Path(model)
         self._progress = progress
         self._loaded: LoadedModel | None = load_model(directory, self.settings.engine, progress)
+        self._turns = TurnStarts(self._loaded.tokenizer)
         self._runner: RequestRunner | None = make_runner(self._loaded, self.settings.engine)
         self._replies: weakref.WeakSet[Generation] = weakref.WeakSet()
 
@@ -117,7 +119,8 @@ class Engine:
         {"type": "text", "text": ...}. Other fields, such as tool_calls, are the template's.
         """
         loaded = self._ready()
-        return self._start(loaded, loaded.tokenizer.encode_chat(checked_messages(messages), tools), options)
+        token_ids = loaded.tokenizer.encode_chat(checked_messages(messages), tools)
+        return self._start(loaded, token_ids, options, self._turns.of(token_ids))
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; control tokens in it stay text."""
@@ -143,14 +146,21 @@ class Engine:
             raise RequestError(CLOSED)
         return self._loaded
 
-    def _start(self, loaded: LoadedModel, token_ids: Sequence[int], options: SamplingOptions | None) -> "Generation":
+    def _start(
+        self,
+        loaded: LoadedModel,
+        token_ids: Sequence[int],
+        options: SamplingOptions | None,
+        boundaries: tuple[int, ...] = (),
+    ) -> "Generation":
         if options is None:
             options = default_options(self.settings.generation)
         if not isinstance(options, SamplingOptions):
             raise RequestError(f"options is of type {type(options).__name__}; it must be SamplingOptions(...)")
         options = options.seeded()
         ends = frozenset() if options.ignore_eos else loaded.end_of_text_ids
-        request = TokenRequest(tuple(token_ids), options, ends | frozenset(options.stop_token_ids))
+        stops = ends | frozenset(options.stop_token_ids)
+        request = TokenRequest(tuple(token_ids), options, stops, boundaries=boundaries)
         loaded.engine.check(request)
         control = RunControl(self._progress)
         assert self._runner is not None, "what is loaded has its runner"
@@ -165,7 +175,7 @@ def make_runner(loaded: LoadedModel, settings: EngineSettings) -> RequestRunner:
 
     def new_scheduler() -> Scheduler:
         loaded.engine.forget_all()
-        return Scheduler(loaded.engine, Limits.of(settings, loaded.slots))
+        return Scheduler(loaded.engine, Limits.of(settings, loaded.slots, loaded.engine.chunk_rows))
 
     return RequestRunner(new_scheduler)
 

@@ -5,7 +5,7 @@ The only file that knows every part and wires them; no part is made anywhere els
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,38 +13,41 @@ from typing import Any
 import torch
 
 from strata import models_shipped
+from strata.engine.checkpoint_budget import checkpoints_on_cpu, point_budget
 from strata.engine.compile_share import CompileRequest
-from strata.engine.cpu_memory import CpuNeeds, plan_cpu_memory
+from strata.engine.cpu_loading import (
+    cpu_needs,
+    cpu_state_bytes,
+    fitting_threads,
+    load_weights,
+    wanted_names,
+    wanted_shapes,
+)
+from strata.engine.cpu_memory import plan_cpu_memory
 from strata.engine.device_choice import card_problem, is_worth_telling, usable_card
-from strata.engine.device_needs import blobs_of, most_asked, plan_for
+from strata.engine.device_needs import plan_for
 from strata.engine.device_windows import DeviceWindows
 from strata.engine.engine import TokenEngine
-from strata.engine.failures import is_out_of_memory
 from strata.engine.memory_plan import MemoryPlan, budgets_of
 from strata.engine.messages import ModelFacts
 from strata.engine.placement import full_slot_bytes, slots_that_fit
+from strata.engine.points import PointBudget
 from strata.engine.precompile import compile_ahead, mark_compiled, marker_of
+from strata.engine.read_pace import ReadSteps
 from strata.engine.stage_loading import Card, ModelFiles, load_stage
 from strata.engine.tier_following import end_behind, follow_windows
 from strata.engine.tier_loading import TierWishes, plan_problem
-from strata.engine.tier_placement import CONTEXT_UNASKED
 from strata.engine.tier_profile import open_profile
 from strata.engine.windows_ahead import WindowsAhead
-from strata.errors import ConfigError, EngineError, ModelError, SettingsError
-from strata.experts.expert_files import filing_problem
-from strata.experts.sources import expert_layers
-from strata.hardware import GpuFacts, read_cpu, read_gpu_driver, read_gpus, read_memory, why_no_gpu
+from strata.errors import ConfigError, ModelError, SettingsError
+from strata.hardware import GpuFacts, read_gpu_driver, read_gpus, read_memory, why_no_gpu
 from strata.kernels.compiled import use_cache
 from strata.kernels.roads import force_reference, use_dependent_launches
 from strata.models.base import LanguageModel
+from strata.models.cell_kind import with_cells
 from strata.models.families import Family, family_of
-from strata.models.fast.attach import attach_fast_windows
-from strata.models.fast.loading import PackedWeights, open_packed_weights
-from strata.models.fast.packing import held_bytes_packed
-from strata.models.needs import Part, part_of, place_in_ram, reading_bytes, state_bytes
-from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
-from strata.native import library
-from strata.native.pool import Pool
+from strata.models.needs import Part
+from strata.quant.cell_codes import CellKind
 from strata.sampling.grammar_compile import GrammarFactory
 from strata.settings import EngineSettings, kernel_cache_folder, profiles_folder
 from strata.text.grammar_vocabulary import grammar_vocabulary
@@ -56,9 +59,6 @@ from strata.types import ProgressCallback
 from strata.weights.fit import require_shapes
 from strata.weights.opening import ModelSource, has_weights, open_model
 
-# Below this width a row is too little work to share: at 256, on two cores with other work, a second thread read prompts
-# three to seven times slower and decoded no faster (docs/log.md, 2026-11-30).
-NARROW_HIDDEN = 1024
 _OF_TIERS = ("cache_gib", "resident", "pcie_share", "expert_wait", "expert_swaps", "expert_profile")
 
 
@@ -89,8 +89,8 @@ def load_model(
             raise ModelError("this copy of strata ships no model: name one with --model")
     source = open_model(directory, settings.quantize)
     family = family_of(source.config)
-    config = family.parse_config(source.config)
-    require_shapes(source, _wanted_shapes(family, config, settings))
+    config = with_cells(family.parse_config(source.config), CellKind(settings.kv_kind))
+    require_shapes(source, wanted_shapes(family, config, settings))
     _check_context(settings, config.max_position)
     tokenizer = tokenizer_of(source)
     if tokenizer.vocabulary_size > config.vocabulary_size:
@@ -109,7 +109,7 @@ def load_model(
     return LoadedModel(
         directory=directory,
         tokenizer=tokenizer,
-        engine=TokenEngine(placed.model, settings, grammars, placed.ahead),
+        engine=TokenEngine(placed.model, settings, grammars, placed.ahead, placed.points),
         end_of_text_ids=ends,
         notices=notices,
         slots=placed.slots,
@@ -140,6 +140,7 @@ def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice
     Raises SettingsError or ModelError if it must be a card and none of this PC will do.
     """
     if settings.device == "cpu":
+        _require_no_pool(settings, "on the CPU all keys and values lie in main memory")
         return DeviceChoice()
     gpus = read_gpus()
     problem = card_problem(settings, gpus, None if gpus else why_no_gpu())
@@ -155,9 +156,16 @@ def choose_device(source: ModelSource, settings: EngineSettings) -> DeviceChoice
         problem = refusal
     elif settings.device == "cuda":
         raise SettingsError(f"setting device: cuda does not work: {problem}; cpu works")
+    _require_no_pool(settings, f"it is for a card, and the model runs on none: {problem}")
     if not is_worth_telling(gpus, read_gpu_driver()):
         return DeviceChoice()
     return DeviceChoice(notices=(f"the model runs on the CPU and not on a card: {problem}",))
+
+
+def _require_no_pool(settings: EngineSettings, why: str) -> None:
+    """Raises SettingsError if a card was to keep a part of the keys and values."""
+    if settings.kv_resident:
+        raise SettingsError(f"setting kv_resident: {settings.kv_resident:,} does not work: {why}; 0 does")
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,7 @@ class _Placed:
     ahead: WindowsAhead | None
     slots: int
     slot_bytes: int
+    points: PointBudget
     notices: tuple[str, ...] = ()
 
 
@@ -192,7 +201,7 @@ def _on_cpu(wanted: _Wanted) -> _Placed:
     needs = cpu_needs(wanted.source, wanted.family, wanted.config, settings)
     cache_bytes = plan_cpu_memory(needs, read_memory(), settings.ram_gib, is_filed=settings.mmap)
     wanted.set_threads()
-    model = _load_weights(wanted, cache_bytes)
+    model = load_weights(wanted.source, wanted.family, wanted.config, settings, cache_bytes, wanted.on_progress)
     notices: tuple[str, ...] = ()
     if settings.drafts and model.draft_head is None:
         notices += (f"drafts = {settings.drafts} changes nothing: this model has no draft layer",)
@@ -203,12 +212,14 @@ def _on_cpu(wanted: _Wanted) -> _Placed:
     if cache_bytes is None:
         notices += _changing_nothing(("mmap",), settings, "all experts lie in memory")
     context = min(settings.context or model.max_position, model.max_position)
-    state = state_bytes(wanted.source.config, getattr(torch, settings.dtype).itemsize)
-    slot_bytes = full_slot_bytes(state, context)
+    state = cpu_state_bytes(wanted.source, settings)
+    checkpoints = checkpoints_on_cpu(state, settings, read_memory())
+    slot_bytes = full_slot_bytes(state, context, checkpoints.per_slot)
     slots = settings.slots or 1  # for which the plan has room; experts that are read have all the rest
     if cache_bytes is None:
-        slots = slots_that_fit(settings.slots, slot_bytes, read_memory().usable, context)
-    return _Placed(model, None, slots, slot_bytes, notices)
+        slots = slots_that_fit(settings.slots, slot_bytes, read_memory().usable - checkpoints.fixed, context)
+    points = point_budget(checkpoints.at(slots, context), state.fixed, slots)
+    return _Placed(model, None, slots, slot_bytes, points, notices)
 
 
 def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
@@ -221,18 +232,31 @@ def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
     marker = marker_of(request, source, card.facts)
     if settings.gpu_path == "triton":
         compile_ahead(request, marker, card.facts, wanted.on_progress)
-    names = _wanted_names(source.names(), with_drafts=False)
+    names = wanted_names(source.names(), with_drafts=False)
     profile = None
     if card.plan.seats is not None:
         profile = open_profile(source, names, settings.expert_profile, profiles_folder())
     wishes = TierWishes(None if profile is None else profile.heat, settings.threads, _waits_in_stream(settings))
     files, place = ModelFiles(wanted.family, wanted.config, source, names), Card.cuda(card.index)
-    loaded = load_stage(files, place, card.plan, wanted.on_progress, is_profiled=settings.verify_profile, wishes=wishes)
+    loaded = load_stage(
+        files,
+        place,
+        card.plan,
+        wanted.on_progress,
+        is_profiled=settings.verify_profile,
+        wishes=wishes,
+        steps=ReadSteps.of(settings),
+    )
     if settings.gpu_path == "triton":
         mark_compiled(marker)  # the stage has run everything
     notices = loaded.notices
     if settings.drafts:
         notices += (f"drafts = {settings.drafts} changes nothing: draft layers do not run on a GPU yet",)
+    if 0 < loaded.plan.context <= settings.kv_resident:
+        notices += (
+            f"kv_resident = {settings.kv_resident:,} keeps all {loaded.plan.context:,} tokens of a conversation on the "
+            "card, and in main memory too: 0 keeps them on the card alone",
+        )
     if not loaded.plan.request.weights.get(Part.NGRAM):
         notices += _changing_nothing(("ngram_table",), settings, "the model has no n-gram table")
     if loaded.tiers is None:
@@ -245,7 +269,8 @@ def _on_card(wanted: _Wanted, card: PlannedCard) -> _Placed:
         end_behind(loaded.model, loaded.tiers, swapper, profile.save)
         notices += () if profile.found.notice is None else (profile.found.notice,)
     ahead = WindowsAhead(DeviceWindows(loaded.model)) if settings.window_sampling == "auto" else None
-    return _Placed(loaded.model, ahead, loaded.plan.slots, loaded.model.slots.slot_bytes, notices)
+    slot_bytes = loaded.model.slots.slot_bytes
+    return _Placed(loaded.model, ahead, loaded.plan.slots, slot_bytes, loaded.points, notices)
 
 
 def _changing_nothing(names: Collection[str], settings: EngineSettings, why: str) -> tuple[str, ...]:
@@ -262,7 +287,14 @@ def compile_request(directory: Path, settings: EngineSettings, card: PlannedCard
     reads_tables = plan.request.reads_tables
     waits_in_stream = (has_tiers or reads_tables) and _waits_in_stream(settings)
     kinds = (settings.dependent_launches, has_tiers, waits_in_stream, reads_tables)
-    return CompileRequest(directory, *sizes, *kinds, reads_chunks=plan.request.chunk_rows > 0)
+    return CompileRequest(
+        directory,
+        *sizes,
+        *kinds,
+        reads_chunks=plan.request.chunk_rows > 0,
+        kv_kind=settings.kv_kind,
+        kv_resident=settings.kv_resident,
+    )
 
 
 def _waits_in_stream(settings: EngineSettings) -> bool:
@@ -275,7 +307,7 @@ def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
     family = family_of(source.config)
     config = family.parse_config(source.config)
     shapes = family.expected_tensors(config)
-    read = set(_wanted_names(shapes, with_drafts=loaded.engine.is_drafting)) & set(source.names())
+    read = set(wanted_names(shapes, with_drafts=loaded.engine.is_drafting)) & set(source.names())
     sampling, wrong = recommended_sampling_of(source)
     return ModelFacts(
         name=loaded.directory.name,
@@ -294,118 +326,8 @@ def model_facts(loaded: LoadedModel, settings: EngineSettings) -> ModelFacts:
     )
 
 
-def fitting_threads(hidden_size: int) -> int:
-    """Threads for a model of this width where the user named none."""
-    return 1 if hidden_size < NARROW_HIDDEN else read_cpu().usable_cores
-
-
 def _check_context(settings: EngineSettings, max_position: int) -> None:
     if settings.context is not None and settings.context > max_position:
         raise SettingsError(
             f"setting context: {settings.context} does not work; this model was made for at most {max_position} tokens"
         )
-
-
-def cpu_needs(source: ModelSource, family: Family, config: Any, settings: EngineSettings) -> CpuNeeds:
-    """What a model takes on the CPU; config: the family's. Reads no weight."""
-    shapes, max_position = _wanted_shapes(family, config, settings), config.max_position
-    sizes = held_sizes(source, shapes, settings)
-    working = reading_bytes(source.config, min(settings.cpu_chunk_rows, max_position))
-    layers = expert_layers(shapes)
-    routed = {name: shape for name, shape in shapes.items() if name.startswith(layers) and ".experts." in name}
-    state = state_bytes(source.config, getattr(torch, settings.dtype).itemsize)
-    slot_bytes = full_slot_bytes(state, min(settings.context or CONTEXT_UNASKED, max_position))
-    return CpuNeeds(
-        whole=place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes,
-        experts=sum(sizes[name] for name in routed),
-        least_read=most_asked(source.config, routed) * max((size for size, _ in blobs_of(sizes, routed)), default=0),
-        conversations=(settings.slots or 1) * slot_bytes,
-        held_as=held_as(settings),
-        filing_problem=filing_problem(source, layers) if is_packed(settings) else "only the C++ library does that",
-    )
-
-
-def held_sizes(source: ModelSource, shapes: Mapping[str, tuple[int, ...]], settings: EngineSettings) -> dict[str, int]:
-    """Bytes in memory of a model's tensors under these settings."""
-    if is_packed(settings):
-        return held_bytes_packed(source, shapes)
-    bytes_each = getattr(torch, settings.dtype).itemsize
-    return {name: math.prod(shape) * bytes_each for name, shape in shapes.items()}
-
-
-def held_as(settings: EngineSettings) -> str:
-    """In which type weights are held, in words."""
-    return "the files' types" if is_packed(settings) else settings.dtype
-
-
-def is_packed(settings: EngineSettings) -> bool:
-    """Whether the C++ library holds and computes the model, in the codes of its files."""
-    return settings.cpu_path == "native" and settings.dtype == "float32" and library.is_available()
-
-
-def _wanted_names(names: Collection[str], *, with_drafts: bool) -> list[str]:
-    """The tensors that are read: the draft layer's only if it is used."""
-    return [name for name in names if with_drafts or part_of(name) is not Part.MTP]
-
-
-def _wanted_shapes(family: Family, config: Any, settings: EngineSettings) -> dict[str, tuple[int, ...]]:
-    shapes = family.expected_tensors(config)
-    return {name: shapes[name] for name in _wanted_names(shapes, with_drafts=settings.drafts > 0)}
-
-
-class _ChosenTensors:
-    """A WeightSource that shows only some of another's tensors; what it hides is absent for a family."""
-
-    def __init__(self, source: ModelSource, names: Collection[str]) -> None:
-        self._names = names
-        self.shape, self.tensor, self.rows = source.shape, source.tensor, source.rows
-
-    def names(self) -> Collection[str]:
-        return self._names
-
-
-def _load_weights(wanted: _Wanted, cache_bytes: int | None) -> LanguageModel:
-    """Read what the family wants, packed for the C++ library or as tensors in the compute dtype."""
-    family, config, source, settings = wanted.family, wanted.config, wanted.source, wanted.settings
-    on_progress = wanted.on_progress
-    names = _wanted_names(source.names(), with_drafts=settings.drafts > 0)
-    try:
-        if is_packed(settings):
-            pool = Pool(settings.threads or fitting_threads(config.hidden_size))
-            weights = open_packed_weights(source, names, pool, on_progress, cache_bytes)
-            return _load_packed(family, config, weights)
-        return _load_tensors(family, config, source, names, getattr(torch, settings.dtype), on_progress)
-    except (MemoryError, RuntimeError) as failure:
-        if not is_out_of_memory(failure):
-            raise
-        raise EngineError(
-            "out of memory while the weights were read: `strata inspect` shows what takes how much"
-        ) from failure
-
-
-def _load_packed(family: Family, config: Any, weights: PackedWeights) -> LanguageModel:
-    model: Any = family.build(config, weights)
-    model.reads = weights.reads
-    weights.report_progress(None)
-    attach_fast_windows(model, weights.pool)
-    return model
-
-
-def _load_tensors(
-    family: Family,
-    config: Any,
-    source: ModelSource,
-    names: Collection[str],
-    dtype: torch.dtype,
-    on_progress: ProgressCallback | None,
-) -> LanguageModel:
-    if on_progress is not None:
-
-        def report(done: int, total: int, _: str) -> None:
-            on_progress("loading the model", min(done, total), total)  # a family may read a tensor twice
-
-        source.report_progress(set(family.expected_tensors(config)).intersection(names), report)
-    try:
-        return family.load(config, _ChosenTensors(source, names), dtype)
-    finally:
-        source.report_progress((), None)

@@ -32,7 +32,8 @@ def load_loop(load: Load, on_progress: ProgressCallback) -> tuple[Loop, ModelFac
     """Load the model and stand ready. Raises StrataError."""
     loaded = load_model(None if load.model is None else Path(load.model), load.settings, on_progress)
     loaded.engine.warm_up()
-    loop, facts = Scheduler(loaded.engine, Limits.of(load.settings, loaded.slots)), model_facts(loaded, load.settings)
+    limits = Limits.of(load.settings, loaded.slots, loaded.engine.chunk_rows)
+    loop, facts = Scheduler(loaded.engine, limits), model_facts(loaded, load.settings)
     # What is there now stays to the end: looking through it for garbage again and again stops everything for 70 ms.
     gc.collect()
     gc.freeze()

@@ -15,57 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from strata.errors import SettingsError
+from strata.limits import Limits, convert
 
 PREFIX = "STRATA_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 DEBUG_VARIABLE = PREFIX + "DEBUG"
 CPU_CHUNK_ROWS = 512
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Which values a setting takes, and one line about it. `None` always stands for "decided at run time"."""
-
-    help: str
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None  # excluded lower end
-    multiple_of: int | None = None
-    choices: tuple[str, ...] = ()
-
-    def in_words(self, kind: type) -> str:
-        """What works, for error messages and the docs."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        if kind is bool:
-            return "true or false"
-        if kind not in (int, float):
-            return "a path" if kind is Path else "text"
-        words = "a whole number" if kind is int else "a number"
-        if self.multiple_of:
-            words = f"a multiple of {self.multiple_of}"
-        if self.above is not None:
-            words += f" above {self.above}"
-        if self.minimum is not None and self.maximum is not None:
-            return words + f" from {self.minimum} to {self.maximum}"
-        if self.minimum is not None:
-            words += f" of at least {self.minimum}"
-        if self.maximum is not None:
-            words += f"{' and' if self.above is not None else ''} of at most {self.maximum}"
-        return words
-
-    def allow(self, value: Any) -> bool:
-        """Whether a value of the right type lies within the limits."""
-        if self.choices:
-            return value in self.choices
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return True
-        return (
-            (self.minimum is None or value >= self.minimum)
-            and (self.maximum is None or value <= self.maximum)
-            and (self.above is None or value > self.above)
-            and (self.multiple_of is None or value % self.multiple_of == 0)
-        )
 
 
 def setting(default: Any, help_line: str, **limits: Any) -> Any:
@@ -114,6 +69,19 @@ class EngineSettings:
         "there and at most 32,768 where it does not hold all experts",
         minimum=1,
     )
+    kv_kind: str = setting(
+        "bf16",
+        "how keys and values of a conversation are kept: bf16 rounds them once; int8 takes half of its bytes, k8v4 (8 "
+        "bits a key, 4 a value) four tenths, q4 a quarter, and each changes answers slightly; f32 keeps all and takes "
+        "twice its bytes",
+        choices=("bf16", "int8", "k8v4", "q4", "f32"),
+    )
+    kv_resident: int = setting(
+        0,
+        "cells of a conversation, one a token, whose keys and values a card keeps while main memory holds all; for "
+        "models with an indexer; 0: a card holds all",
+        minimum=0,
+    )
     chunk_rows: int | None = setting(
         None,
         "rows of a prompt that pass the model together; not given: 512, on a card as many as have room in a part of "
@@ -127,6 +95,11 @@ class EngineSettings:
         "how a card reads prompts: in chunks that pass it layer by layer, or as windows of 32 rows, which is slow and "
         "gives a row the bits that decoding it gives",
         choices=("chunks", "windows"),
+    )
+    read_step: str = setting(
+        "layer",
+        "after how much of a chunk a card may run a window of replies: a layer, or the experts of one tile of it",
+        choices=("layer", "tile"),
     )
     drafts: int = setting(0, "tokens drafted ahead in each window by the model's own draft layer", minimum=0, maximum=8)
     slots: int | None = setting(
@@ -148,6 +121,13 @@ class EngineSettings:
         "where the next turn of a conversation goes on: behind the reply as it was decoded (kept), or behind what was "
         "read before it, so that the reply is read again and an answer never depends on what was kept (read)",
         choices=("kept", "read"),
+    )
+    checkpoint_gib: float | None = setting(
+        None,
+        "GiB of main memory for checkpoints of conversations, behind which other prompts go on, beside the last one of "
+        "each slot; not given: seven for each slot, but at most a 32nd of what may be used",
+        minimum=0,
+        maximum=4096,
     )
     quantize: str = setting(
         "none",
@@ -340,7 +320,7 @@ def is_debugging() -> bool:
 
 def check(name: str, value: Any, kind: type, limits: Limits, origin: str) -> Any:
     """A value turned into the setting's type and held against its limits."""
-    converted = _convert(value, kind)
+    converted = convert(value, kind)
     if converted is None or not limits.allow(converted):
         raise SettingsError(f"setting {name}: {value!r} (from {origin}) does not work; {limits.in_words(kind)} does")
     return converted
@@ -390,22 +370,6 @@ def _without_none(hint: Any) -> type:
     if isinstance(hint, types.UnionType):
         return next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     return hint
-
-
-def _convert(value: Any, kind: type) -> Any:
-    """The value as `kind`, or None where that loses something."""
-    if kind is bool:
-        return value if isinstance(value, bool) else {"1": True, "true": True, "0": False, "false": False}.get(value)
-    if isinstance(value, bool):
-        return None
-    if kind is str:
-        return value if isinstance(value, str) else None
-    try:
-        converted = kind(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    lossy = kind is int and isinstance(value, float) and value != converted
-    return None if lossy or converted != converted else converted  # NaN is no value
 
 
 def _read_file(file: Path | None, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -20,6 +20,15 @@ class FinishReason(Enum):
 
 
 @dataclass(frozen=True)
+class ReadAhead:
+    """What a device has to do for the prompt that is being read, in seconds, about."""
+
+    queued: float = 0.0  # what was launched and has not ended
+    next_step: float | None = None  # the next step; None: not known
+    spare: float = 0.0  # behind the queue the device may work for others so long, for it would wait for experts
+
+
+@dataclass(frozen=True)
 class Message:
     """One turn of a conversation."""
 

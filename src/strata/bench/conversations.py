@@ -4,6 +4,7 @@ Knows how they are made up and when a speed may be shown: only if every window g
 one conversation the same tokens alone and in company.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from strata.kernels.sampler.plan import PlannedPart
 from strata.kernels.sampler.results import GOES_ON, NO_ERROR, read_results
 from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
 from strata.models.device.description import DeviceModel
+from strata.quant.cell_codes import MOST_LEVEL4, MOST_LEVEL8, CellKind, CellRows
 
 GATE_WINDOWS = 4
 PROFILED_WINDOWS = 4
@@ -37,6 +39,8 @@ class ConversationPlan:
     context: int  # tokens of each
     windows: int  # the most that run one behind the other
     seed: int = 0
+    kv_kind: CellKind = CellKind.BF16
+    kv_resident: int = 0  # cells of a slot that the card keeps while main memory has all; 0: all lie on the card
 
 
 @dataclass
@@ -50,15 +54,28 @@ class Conversations:
     _in_flight: deque[torch.cuda.Event | None] = field(default_factory=deque)  # behind each window; None on the CPU
 
     @classmethod
-    def open(cls, model: DeviceModel, plan: ConversationPlan, *, is_captured: bool = True) -> "Conversations":
+    def open(
+        cls,
+        model: DeviceModel,
+        plan: ConversationPlan,
+        *,
+        is_captured: bool = True,
+        like: "Conversations | None" = None,
+    ) -> "Conversations":
         """A stage with the most slots of the plan, filled.
 
-        is_captured: windows are graphs where there is a card; else they are launched op by op.
+        is_captured: windows are graphs where there is a card; else they are launched op by op. like: the same
+        conversations as these have now, in a stage of the same sizes.
         """
         rows = max(plan.windows, GATE_WINDOWS, PROFILED_WINDOWS)
-        sizes = StageSizes(max(plan.slots), plan.context + 2 * rows)
+        resident = plan.kv_resident
+        sizes = StageSizes(max(plan.slots), plan.context + 2 * rows, kv_kind=plan.kv_kind, kv_resident=resident)
         stage = Stage(model, sizes, tuple({bucket_of(slots) for slots in plan.slots}))
-        fill_state(stage, plan.seed)
+        if like is None:
+            fill_state(stage, plan.seed)
+        else:
+            for slot in range(sizes.slots):
+                stage.state.restore(slot, like.stage.state.save(slot, stage.state.cells))
         if is_captured:
             return cls(stage, plan.context, WindowGraphs(stage).run)
         if stage.device.type == "cuda":
@@ -189,7 +206,20 @@ def fill_state(stage: Stage, seed: int) -> None:
     """Random values of a usual size in every slot, as if `context` rows had been read."""
     state = stage.state
     generator = torch.Generator(stage.device).manual_seed(seed)
-    for tensor in (state.keys, state.values, state.raw, state.pooled, state.conv_tail, state.ngram_tail):
+    for cells in (state.keys, state.values):
+        _fill_cells(cells, generator)
+    for tensor in (state.raw, state.pooled, state.conv_tail, state.ngram_tail):
         tensor.normal_(generator=generator)
     state.delta.normal_(std=0.1, generator=generator)
     state.history.random_(1, stage.vocabulary, generator=generator)
+
+
+def _fill_cells(cells: CellRows, generator: torch.Generator) -> None:
+    """Normal values, or evenly spread levels under scales that give them the same size."""
+    if cells.scales is None:
+        cells.codes.normal_(generator=generator)
+        return
+    is_wide = cells.codes.dtype == torch.int8
+    first, end = (-MOST_LEVEL8, MOST_LEVEL8 + 1) if is_wide else (0, 256)
+    cells.codes.random_(first, end, generator=generator)
+    cells.scales.fill_(math.sqrt(3) / (MOST_LEVEL8 if is_wide else MOST_LEVEL4))

@@ -15,6 +15,7 @@ from strata.bench.routed_windows import RoutedWindows
 from strata.bench.spread import Spread
 from strata.bench.window_bytes import WindowBytes, expected_distinct, window_bytes
 from strata.models.device.description import DeviceModel
+from strata.quant.cell_codes import CellKind
 from strata.types import ProgressCallback
 
 ROUTED_WINDOWS = 4  # of a pair, enough to count different experts
@@ -34,10 +35,11 @@ class DecodePlan:
     routed_windows: int = ROUTED_WINDOWS  # of each pair, whose choices are counted; 2 at least
     seed: int = 0
     is_popular: bool = False  # the model's routers were made for the law of `popular_routing`
+    kv_kind: CellKind = CellKind.BF16
 
     def conversations(self, context: int) -> ConversationPlan:
         """What a stage must have room for."""
-        return ConversationPlan(self.slots, context, max(self.windows, self.routed_windows), self.seed)
+        return ConversationPlan(self.slots, context, max(self.windows, self.routed_windows), self.seed, self.kv_kind)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _speed(
     plan: DecodePlan,
     copy_gb_per_s: float | None,
 ) -> DecodeSpeed:
-    needed = window_bytes(run.stage.model, slots, run.context, routed.distinct)
+    needed = window_bytes(run.stage.model, slots, run.context, plan.kv_kind, routed.distinct)
     kernels = run.kernels(slots) if copy_gb_per_s is not None else ()
     return DecodeSpeed(
         run.context,

@@ -15,14 +15,16 @@ import torch
 from strata.bench.read_profile import PartTime, profile_chunk
 from strata.bench.spread import Spread
 from strata.bench.tier_memory import TierMemory, seats_of
+from strata.engine.read_pace import ReadSteps
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.errors import EngineError
-from strata.experts.streaming import RING_TILES, TILE_EXPERTS, StreamedExperts
+from strata.experts.streaming import RING_TILES, TILE_EXPERTS, StreamedExperts, ring_bytes
 from strata.experts.streams import streams_of
 from strata.models.base import Segment
 from strata.models.device.description import DeviceModel
 from strata.models.device.reading.chunks import ChunkMemory
+from strata.quant.cell_codes import CellKind
 from strata.types import ProgressCallback
 
 COPY_ROUNDS = 3
@@ -38,6 +40,8 @@ class ReadPlan:
     rounds: int = 3
     with_profile: bool = False
     seed: int = 0
+    kv_kind: CellKind = CellKind.BF16
+    steps: tuple[str, ...] = ("layer",)  # or tile: between which others could run
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,16 @@ class ReadSpeed:
     cache: int
     chunk: int
     tokens: int
+    step: str
     seconds: Spread
     layer_ms: float  # of one layer of one chunk, on average
-    longest_ms: float  # from one layer's end to the next one's, as the host sees it
+    slow_ms: float  # from one step to the next, as the host sees it: 99 of 100 take no longer
+    longest_ms: float  # the longest of all of them
     sent_bytes: int  # of experts, in one read
     copy_ms: float | None  # for these alone; None where there is no card
     chunk_bytes: int  # what chunks take
     peak_bytes: int | None  # of the card, all in all
+    beside_bytes: int | None  # of these what is beside weights, seats and slots, which are there whatever is read
     parts: tuple[PartTime, ...] = ()  # of the last chunk
 
     @property
@@ -86,8 +93,9 @@ class ReadBench:
         for done, (cache, chunk) in enumerate(runs):
             if on_progress is not None:
                 on_progress(f"reading with a cache of {cache} %", done, len(runs))
-            with self._reader(cache, chunk) as (model, feed):
-                speeds += [self._speed(model, feed, cache, tokens, rate) for tokens in self.plan.tokens]
+            for step in self.plan.steps:
+                with self.reader(cache, chunk, step) as (model, feed):
+                    speeds += [self._speed(model, feed, (cache, step), tokens, rate) for tokens in self.plan.tokens]
         if on_progress is not None:
             on_progress("reading", len(runs), len(runs))
         return speeds
@@ -111,15 +119,16 @@ class ReadBench:
         return blobs.numel() / min(taken[1:])
 
     @contextmanager
-    def _reader(self, cache: int, chunk: int) -> Iterator[tuple[StageModel, StreamedExperts]]:
+    def reader(self, cache: int, chunk: int, step: str = "layer") -> Iterator[tuple[StageModel, StreamedExperts]]:
+        """A model that reads with such a cache, with room for the longest prompt, and what sends it experts."""
         device = self.memory.device
         heat = np.zeros((len(self.memory.layers), self.memory.experts), np.int64)
         store = self.memory.store(seats_of(heat, cache))
         feed = StreamedExperts(store, _Still(), streams_of(device), device)
-        stage = Stage(self.model, StageSizes(1, max(self.plan.tokens)), (1,))
+        stage = Stage(self.model, StageSizes(1, max(self.plan.tokens), kv_kind=self.plan.kv_kind), (1,))
         chunks = ChunkMemory(self.model, stage.state, stage.rotation, feed, chunk)
         try:
-            yield StageModel(stage, stage.run, None, 0, chunks), feed
+            yield StageModel(stage, stage.run, None, 0, chunks, ReadSteps(by_tiles=step == "tile")), feed
         finally:
             stage.wait()
             del stage, chunks, feed, store
@@ -127,41 +136,51 @@ class ReadBench:
                 torch.cuda.empty_cache()
 
     def _speed(
-        self, model: StageModel, feed: StreamedExperts, cache: int, tokens: int, rate: float | None
+        self, model: StageModel, feed: StreamedExperts, run: tuple[int, str], tokens: int, rate: float | None
     ) -> ReadSpeed:
+        """run: cache and step."""
         assert model.chunks is not None
         text = torch.randint(model.vocabulary_size, (tokens,), generator=torch.Generator().manual_seed(self.plan.seed))
-        is_gpu, taken, longest = model.stage.device.type == "cuda", [], []
+        is_gpu, taken, gaps = model.stage.device.type == "cuda", list[float](), list[float]()
+        rows, own, resting = model.chunks.capacity, model.chunks.room.total_bytes + self._ring_bytes(), 0
         if is_gpu:
             torch.cuda.reset_peak_memory_stats()
+            resting = torch.cuda.memory_allocated() - own
         for number in range(self.plan.rounds + 1):  # the first one warms up
             before = feed.sent_bytes
-            seconds, longest_step = self._read(model, text)
+            seconds, between_steps = self._read(model, text)
             sent = feed.sent_bytes - before
             if number:
                 taken.append(seconds)
-                longest.append(longest_step)
-        pieces = -(-tokens // model.chunk_rows)
+                gaps += between_steps
+        pieces = -(-tokens // rows)
         spread = Spread.of(taken)
+        peak = torch.cuda.max_memory_allocated() if is_gpu else None
         return ReadSpeed(
-            cache,
-            model.chunk_rows,
+            run[0],
+            rows,
             tokens,
+            run[1],
             spread,
             1e3 * spread.median / pieces / len(self.model.layers),
-            1e3 * max(longest),
+            1e3 * float(np.quantile(gaps, 0.99)),
+            1e3 * max(gaps),
             sent,
             None if rate is None else 1e3 * sent / rate,
             model.chunks.room.total_bytes,
-            torch.cuda.max_memory_allocated() if is_gpu else None,
-            profile_chunk(model.chunks, text[-model.chunk_rows :]) if self.plan.with_profile else (),
+            peak,
+            None if peak is None else peak - resting,
+            profile_chunk(model.chunks, text[-rows:]) if self.plan.with_profile else (),
         )
 
-    def _read(self, model: StageModel, text: torch.Tensor) -> tuple[float, float]:
-        """Seconds of one prompt, and the longest between two steps. Raises EngineError for other logits than before."""
+    def _ring_bytes(self) -> int:
+        return ring_bytes(self.memory.layers[0].layout.total_bytes, self.memory.experts)
+
+    def _read(self, model: StageModel, text: torch.Tensor) -> tuple[float, list[float]]:
+        """Seconds of one prompt, and between its steps. Raises EngineError for other logits than before."""
         state = model.new_state()
         begin = last = time.perf_counter()
-        longest, logits = 0.0, torch.empty(0)
+        gaps, logits = list[float](), torch.empty(0)
         for piece in text.split(model.chunk_rows):
             reading = model.begin_read(Segment(state, piece))
             try:
@@ -169,7 +188,8 @@ class ReadBench:
                 while not is_through:
                     is_through = reading.advance()
                     now = time.perf_counter()
-                    longest, last = max(longest, now - last), now
+                    gaps.append(now - last)
+                    last = now
                 logits = reading.finish().logits
             finally:
                 reading.cancel()
@@ -181,7 +201,7 @@ class ReadBench:
                 f"the logits behind {len(text):,} tokens differ from those of another cache, chunk size or round by up "
                 f"to {float((known - logits).abs().max()):.2e}: no speed is shown for wrong results"
             )
-        return taken, longest
+        return taken, gaps
 
 
 class _Still:

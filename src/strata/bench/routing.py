@@ -22,7 +22,7 @@ from strata.experts.sources import open_experts
 from strata.experts.trace import Trace
 from strata.models.base import DraftHead, LanguageModel, LogitRows, Output, Reading, Segment, WindowResult
 from strata.models.blocks.moe import RoutingObserver
-from strata.models.reading import ReadAtOnce
+from strata.models.reading import OutputSteps, Steps, run_through
 from strata.settings import Settings
 from strata.types import ProgressCallback
 from strata.weights.opening import open_model
@@ -55,11 +55,12 @@ class RecordedModel:
         self.vocabulary_size = model.vocabulary_size
         self.max_position = model.max_position
         self.experts_per_row = model.experts_per_row
-        self.reads_as_windows, self.reads_by_layers = model.reads_as_windows, False
-        self.chunk_rows = model.chunk_rows
+        self.reads_as_windows, self.keeps_marks = model.reads_as_windows, False
+        self.chunk_rows, self.most_window_rows = model.chunk_rows, model.most_window_rows
         self.experts_place, self.experts_counted = model.experts_place, model.experts_counted
-        self.experts_read = model.experts_read
-        self.waiting_for = model.waiting_for
+        self.experts_read, self.pages_counted = model.experts_read, model.pages_counted
+        self.waiting_for, self.read_ahead = model.waiting_for, model.read_ahead
+        self.arrivals = model.arrivals
         self.conversation = 0  # whose rows are computed now
         self.rows: list[_Rows] = []
         self._model = model
@@ -79,22 +80,26 @@ class RecordedModel:
     def release(self, state: Any) -> None:
         self._model.release(state)
 
-    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
-        assert mark is None, "only a model that reads by layers keeps a mark"
-        return ReadAtOnce(lambda: self.read([segment], logit_rows))
+    def begin_read(
+        self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, marks: Sequence[int] = ()
+    ) -> Reading:
+        assert not marks, "a read on the CPU keeps no state inside its rows"
+        return Steps(self._read_steps(segment, logit_rows))
 
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
-        positions = [segment.state.position for segment in segments]
+        outputs = [run_through(self._read_steps(segment, logit_rows)) for segment in segments]
+        return Output(torch.cat([each.logits for each in outputs]), torch.cat([each.hidden for each in outputs]))
+
+    def _read_steps(self, segment: Segment, logit_rows: LogitRows) -> OutputSteps:
+        """As the model reads them; there is nobody whose windows come in between."""
+        position = segment.state.position
         self._seen.clear()
-        output = self._model.read(segments, logit_rows)
-        ids = self._chosen()
+        reading = self._model.begin_read(segment, logit_rows)
+        while not reading.advance():
+            yield
         self._steps += 1
-        first = 0
-        for segment, position in zip(segments, positions, strict=True):
-            rows = segment.token_ids.shape[0]
-            self._note(ids[first : first + rows], position, is_read=True)
-            first += rows
-        return output
+        self._note(self._chosen(), position, is_read=True)
+        return reading.finish()
 
     def window(self, segments: Sequence[Segment]) -> WindowResult:
         self._seen.clear()

@@ -13,9 +13,10 @@ from strata.models.device.description import (
 )
 from strata.models.device.launches import Launch
 from strata.models.device.sizes import FLOAT_BYTES
+from strata.quant.cell_codes import CellKind
 
 
-def step_bytes(model: DeviceModel, launch: Launch, slots: int, context: int) -> int:
+def step_bytes(model: DeviceModel, launch: Launch, slots: int, context: int, kind: CellKind) -> int:
     """Bytes of weights, state and cells; what rows hand to one another is not counted, so a step may have none."""
     if launch.layer is None:
         return _outside(model, launch.step, slots)
@@ -29,7 +30,7 @@ def step_bytes(model: DeviceModel, launch: Launch, slots: int, context: int) -> 
         return _mlp(layer, step, slots)
     if isinstance(layer.mixer, DeltaMixer):
         return _delta(model, layer.mixer, step, slots)
-    return _attention(layer.mixer, step, slots, context)
+    return _attention(layer.mixer, step, slots, context, kind)
 
 
 def _outside(model: DeviceModel, step: str, slots: int) -> int:
@@ -39,7 +40,7 @@ def _outside(model: DeviceModel, step: str, slots: int) -> int:
         return model.head.total_bytes
     if step == "commit: delta":  # of rows that are certain to stand the rule wrote the rest
         return slots * model.sizes.delta_layers * _conv_tail(model)
-    return slots * model.sizes.slot_bytes(0)["n-grams"] if step == "commit: n-grams" else 0
+    return slots * model.sizes.ngram_bytes if step == "commit: n-grams" else 0
 
 
 def _gates(read: ResidualRead, step: str) -> int:
@@ -52,7 +53,7 @@ def _ngram(model: DeviceModel, layer: DeviceLayer, step: str, slots: int) -> int
     matrices = {"key": layer.ngram.key, "value": layer.ngram.value}
     if step in matrices:
         return matrices[step].total_bytes
-    return slots * model.sizes.slot_bytes(0)["n-grams"] // model.sizes.ngram_layers if step == "finish" else 0
+    return slots * model.sizes.ngram_bytes // model.sizes.ngram_layers if step == "finish" else 0
 
 
 def _mlp(layer: DeviceLayer, step: str, slots: int) -> int:
@@ -73,7 +74,7 @@ def _delta(model: DeviceModel, mixer: DeltaMixer, step: str, slots: int) -> int:
         return matrices[step].total_bytes
     if step != "rule":
         return 0
-    state = model.sizes.slot_bytes(0)["recurrent"] // model.sizes.delta_layers
+    state = model.sizes.recurrent_bytes // model.sizes.delta_layers
     return slots * (2 * state - _conv_tail(model))  # the tail is read here, and written by the commit
 
 
@@ -81,10 +82,10 @@ def _conv_tail(model: DeviceModel) -> int:
     return FLOAT_BYTES * model.sizes.conv_rows * model.sizes.conv_width
 
 
-def _attention(mixer: AttentionMixer, step: str, slots: int, context: int) -> int:
+def _attention(mixer: AttentionMixer, step: str, slots: int, context: int, kind: CellKind) -> int:
     matrices = {"in": mixer.projections, "out": mixer.out}
     if step in matrices:
         return matrices[step].total_bytes
     if step == "choose":
         return slots * pooled_bytes(mixer, context)
-    return slots * cell_bytes(mixer, context) if step == "attend" else 0
+    return slots * cell_bytes(mixer, context, kind) if step == "attend" else 0

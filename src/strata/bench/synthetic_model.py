@@ -4,6 +4,7 @@ Knows which of a preset's fields are made smaller and whether the card has room;
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from strata.models.device.synthetic import SyntheticForm, SyntheticWeights, Take
 from strata.models.families import family_of
 from strata.models.fast.packing import is_matrix
 from strata.models.needs import Part, part_of
+from strata.quant.cell_codes import CellKind
 from strata.settings import EngineSettings
 from strata.weights.presets import STYLES, preset_config, set_layers, text_part
 
@@ -75,19 +77,19 @@ def scales_of(config: dict[str, Any]) -> torch.Tensor:
     return torch.from_numpy(router_scales(text["num_experts"], text["num_experts_per_tok"]))
 
 
-def require_room(
-    config: dict[str, Any],
-    form: SyntheticForm,
-    slots: int,
-    context: int,
-    cache_percent: float | None = None,
-    chunk_rows: int | None = None,
-) -> MemoryPlan:
-    """The first card's plan. Raises ModelError with its refusal if model and conversations do not fit there.
+@dataclass(frozen=True)
+class AskedRoom:
+    """What a card is to have room for beside the weights."""
 
-    cache_percent: of the experts that the card holds while main memory holds all; None: the card holds all of them.
-    chunk_rows: of prompts that are read, None: none are.
-    """
+    slots: int
+    context: int
+    cache_percent: float | None = None  # of the experts, while main memory holds all; None: all lie on the card
+    chunk_rows: int | None = None  # of prompts that are read; None: none are
+    kv_kind: CellKind = CellKind.BF16
+
+
+def require_room(config: dict[str, Any], form: SyntheticForm, asked: AskedRoom) -> MemoryPlan:
+    """The first card's plan. Raises ModelError with its refusal if model and conversations do not fit there."""
     family = family_of(config)
     parsed = family.parse_config(config)
     shapes = family.expected_tensors(parsed)
@@ -97,9 +99,15 @@ def require_room(
         for name, shape in shapes.items()
     }
     routed = sum(size for name, size in sizes.items() if part_of(name) is Part.ROUTED)
-    cache = None if cache_percent is None else min(cache_percent / 100 * routed, routed - 1) / GIB
-    reads = "windows" if chunk_rows is None else "chunks"
-    settings = EngineSettings(slots=slots, context=context, cache_gib=cache, gpu_reads=reads, chunk_rows=chunk_rows)
+    cache = None if asked.cache_percent is None else min(asked.cache_percent / 100 * routed, routed - 1) / GIB
+    settings = EngineSettings(
+        slots=asked.slots,
+        context=asked.context,
+        cache_gib=cache,
+        gpu_reads="windows" if asked.chunk_rows is None else "chunks",
+        chunk_rows=asked.chunk_rows,
+        kv_kind=asked.kv_kind,
+    )
     card = read_gpus()[0]
     plan = plan_memory(
         plan_request(config, parsed, sizes, shapes, settings, budgets_of(card, read_memory(), None, None))
@@ -108,7 +116,7 @@ def require_room(
         raise ModelError(plan.refusal)
     if cache is None and plan.seats is not None:
         raise ModelError(
-            f"the {routed / GIB:.1f} GiB of experts do not fit on {card.name} beside {slots} conversations of "
-            f"{context:,} tokens: give fewer --layers, --slots or --context, or say --cache"
+            f"the {routed / GIB:.1f} GiB of experts do not fit on {card.name} beside {asked.slots} conversations of "
+            f"{asked.context:,} tokens: give fewer --layers, --slots or --context, or say --cache"
         )
     return plan

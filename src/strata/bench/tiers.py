@@ -22,6 +22,7 @@ from strata.engine.tier_loading import LoadedTiers, make_tiers
 from strata.errors import EngineError
 from strata.models.device.description import DeviceModel, SparseMlp
 from strata.native.pool import Pool
+from strata.quant.cell_codes import CellKind
 from strata.settings import EngineSettings
 from strata.types import ProgressCallback
 
@@ -47,6 +48,11 @@ class TierPlan:
     with_profile: bool = False  # also the time of every step
     profile_windows: int = PROFILE_WINDOWS  # that tell who is hot
     seed: int = 0
+    kv_kind: CellKind = CellKind.BF16
+
+    def conversations(self, slots: tuple[int, ...], windows: int) -> ConversationPlan:
+        """What a stage must have room for."""
+        return ConversationPlan(slots, self.context, windows, self.seed, self.kv_kind)
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class TierBench:
     def profile(self) -> NDArray[np.int64]:
         """How often windows without a cache asked for each expert [layers, experts]."""
         nobody = np.zeros((len(self.memory.layers), self.memory.experts), np.int64)
-        plan = ConversationPlan((PROFILE_ROWS,), self.plan.context, self.plan.profile_windows, self.plan.seed)
+        plan = self.plan.conversations((PROFILE_ROWS,), self.plan.profile_windows)
         with self._tiers(0, nobody) as loaded:
             model = model_in_tiers(self.model, loaded.tiers, self.memory)
             run = Conversations.open(model, plan, is_captured=False)
@@ -124,8 +130,7 @@ class TierBench:
 
     def _measure(self, cache: int, model: DeviceModel, loaded: LoadedTiers | None) -> list[TierSpeed]:
         """Every turn of all numbers of conversations first: what is looked at behind them goes on from their states."""
-        windows, context = self.plan.windows, self.plan.context
-        run = Conversations.open(model, ConversationPlan(self.plan.slots, context, windows, self.plan.seed))
+        run = Conversations.open(model, self.plan.conversations(self.plan.slots, self.plan.windows))
         counter = None
         if loaded is not None:
             swapper = follow_windows(loaded, run.stage, self._settings)
@@ -134,7 +139,7 @@ class TierBench:
         speeds = []
         for slots, ((cold, *warm), found) in taken.items():
             counts = found or WindowCounts.all_hits(run.routed(slots, ROUTED_WINDOWS).distinct)
-            needed = needed_bytes(model, slots, context, counts)
+            needed = needed_bytes(model, slots, self.plan, counts)
             speeds.append(
                 TierSpeed(
                     cache,
@@ -198,9 +203,9 @@ class TierBench:
         return max(layer.mlp.experts_per_token for layer in self.model.layers if isinstance(layer.mlp, SparseMlp))
 
 
-def needed_bytes(model: DeviceModel, slots: int, context: int, counts: WindowCounts) -> TierBytes:
+def needed_bytes(model: DeviceModel, slots: int, plan: TierPlan, counts: WindowCounts) -> TierBytes:
     """What a window with these counts reads and writes; all layers' experts have one size."""
     sparse = [layer.mlp for layer in model.layers if isinstance(layer.mlp, SparseMlp)]
     size = sparse[0].blobs.layout.total_bytes
-    dense = window_bytes(model, slots, context, [0] * len(sparse)).total
+    dense = window_bytes(model, slots, plan.context, plan.kv_kind, [0] * len(sparse)).total
     return TierBytes(dense, counts.hits * size, counts.misses * size)

@@ -13,6 +13,7 @@ from strata.models.device.description import (
     ResidualRead,
     SparseMlp,
 )
+from strata.quant.cell_codes import CellKind
 
 STATE_PASSES = 2  # read and written
 FLOAT_BYTES = 4
@@ -32,8 +33,10 @@ class WindowBytes:
         return self.dense + self.routed + self.state + self.cells
 
 
-def window_bytes(model: DeviceModel, slots: int, context: int, distinct: Sequence[float] | None = None) -> WindowBytes:
-    """A window of one row for each of `slots` conversations of `context` tokens.
+def window_bytes(
+    model: DeviceModel, slots: int, context: int, kind: CellKind, distinct: Sequence[float] | None = None
+) -> WindowBytes:
+    """A window of one row for each of `slots` conversations of `context` tokens, kept as `kind`.
 
     distinct: different experts of each layer that has some; None: as are to be expected where all are equally likely.
     """
@@ -46,8 +49,8 @@ def window_bytes(model: DeviceModel, slots: int, context: int, distinct: Sequenc
     return WindowBytes(
         dense=heads + sum(map(_layer_bytes, model.layers)),
         routed=sum(routed),
-        state=STATE_PASSES * slots * model.sizes.state_bytes(1, 0),
-        cells=slots * sum(cell_bytes(each, context) + pooled_bytes(each, context) for each in _attention(model)),
+        state=STATE_PASSES * slots * model.sizes.fixed_bytes,
+        cells=slots * sum(cell_bytes(each, context, kind) + pooled_bytes(each, context) for each in _attention(model)),
     )
 
 
@@ -83,11 +86,11 @@ def routed_bytes(mlp: SparseMlp, rows: int) -> float:
     return expected_distinct(mlp.experts_per_token, mlp.router.shape[0], rows) * mlp.blobs.layout.total_bytes
 
 
-def cell_bytes(mixer: AttentionMixer, context: int) -> int:
+def cell_bytes(mixer: AttentionMixer, context: int, kind: CellKind) -> int:
     """Keys and values that one row attends to."""
     shape = mixer.layer.shape
     cells = context if shape.indexer is None else min(context, shape.indexer.budget)
-    return cells * 2 * shape.kv_heads * shape.head_dim * FLOAT_BYTES
+    return cells * shape.kv_heads * kind.head_bytes(shape.head_dim)
 
 
 def pooled_bytes(mixer: AttentionMixer, context: int) -> int:

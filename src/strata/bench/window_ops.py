@@ -90,7 +90,9 @@ def summed(
     for (kind, step), indices in calls.items():
         times = [median(sum(taken for _, taken in window[index]) for window in windows) for index in indices]
         microseconds = sum(times) / len(indices)
-        moved = sum(step_bytes(model, program[index], *size) for index in indices) / len(indices)
+        moved = sum(step_bytes(model, program[index], *size, ConversationPlan.kv_kind) for index in indices) / len(
+            indices
+        )
         kernels = sum(len(windows[0][index]) for index in indices) / len(indices)
         share = moved / copy_gb_per_s / 1e3 / microseconds if moved and microseconds else None
         ops.append(OpTime(kind, step, len(indices), kernels, microseconds, moved, share))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.bench.synthetic_model import make_model, require_room, synthetic_config
+from strata.bench.synthetic_model import AskedRoom, make_model, require_room, synthetic_config
 from strata.bench.window_ops import OpTime, check_ops, measure_ops
 from strata.cli.bench_on_card import check_ranges, copy_rate, use_kept_kernels
 from strata.cli.console import progress_bar
@@ -38,7 +38,7 @@ def measure_card(plan: CardPlan, file: Path | None) -> None:
         raise SettingsError("strata bench kernels --gpu measures a card, and torch sees none here: give --cpu")
     device, form = torch.device("cuda"), SyntheticForm()
     config = synthetic_config(plan.layers, False)
-    require_room(config, form, plan.slots, plan.context + 2 * (plan.rounds + 1))
+    require_room(config, form, AskedRoom(plan.slots, plan.context + 2 * (plan.rounds + 1)))
     use_kept_kernels()
     checked = check_ops(device)
     rate = copy_rate()

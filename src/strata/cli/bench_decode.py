@@ -26,8 +26,9 @@ from strata.bench.decode import (
 )
 from strata.bench.popular_routing import LawfulRouting
 from strata.bench.spread import Spread
-from strata.bench.synthetic_model import make_model, require_room
+from strata.bench.synthetic_model import AskedRoom, make_model, require_room
 from strata.cli.bench_on_card import MadeModel, Turns, copy_rate, device_of, made_lines, use_kept_kernels
+from strata.cli.bench_pages import Pages, decode_paged
 from strata.cli.bench_tiers import Tiers, decode_in_tiers
 from strata.cli.console import progress_bar, write_line
 from strata.cli.flags import FLAT, GivenPath
@@ -40,6 +41,7 @@ def decode(
     made: Annotated[MadeModel | None, FLAT] = None,
     turns: Annotated[Turns | None, FLAT] = None,
     tiers: Annotated[Tiers | None, FLAT] = None,
+    pages: Annotated[Pages | None, FLAT] = None,
     profile: Annotated[bool, Parameter(negative="")] = False,
     json: GivenPath | None = None,
 ) -> None:
@@ -53,13 +55,16 @@ def decode(
         Also write everything to this file.
     """
     has_card = torch.cuda.is_available()
-    made, turns, tiers = made or MadeModel(), turns or Turns(), tiers or Tiers()
+    made, turns, tiers, pages = made or MadeModel(), turns or Turns(), tiers or Tiers(), pages or Pages()
     turns.check()
     made.check()
     tiers.check(turns)
+    pages.check(made, turns, has_tiers=tiers.cache is not None)
     check_report_file(json)
     made.require_card(has_card=has_card)
-    if tiers.cache is None:
+    if pages.kv_resident is not None:
+        decode_paged(made, turns, pages, json, with_profile=profile, has_card=has_card)
+    elif tiers.cache is None:
         _decode_on_card(made, turns, json, with_profile=profile, has_card=has_card)
     else:
         decode_in_tiers(made, turns, tiers, json, with_profile=profile, has_card=has_card)
@@ -70,10 +75,19 @@ def _decode_on_card(made: MadeModel, turns: Turns, json: Path | None, *, with_pr
     contexts, slots = turns.context or DecodePlan.contexts, turns.slots or DecodePlan.slots
     routed_windows = POPULAR_WINDOWS if made.is_popular else ROUTED_WINDOWS
     plan = DecodePlan(
-        contexts, slots, turns.rounds, turns.windows, with_profile, routed_windows, made.seed, made.is_popular
+        contexts,
+        slots,
+        turns.rounds,
+        turns.windows,
+        with_profile,
+        routed_windows,
+        made.seed,
+        made.is_popular,
+        made.cell_kind,
     )
     if has_card:
-        require_room(made.config, made.form, max(slots), max(contexts) + 2 * turns.windows)
+        asked = AskedRoom(max(slots), max(contexts) + 2 * turns.windows, kv_kind=made.cell_kind)
+        require_room(made.config, made.form, asked)
         use_kept_kernels()
     model = make_model(made.config, made.form, device_of(has_card=has_card), is_popular=made.is_popular)
     copy_gb_per_s = copy_rate() if has_card else None

@@ -18,6 +18,7 @@ from strata.errors import SettingsError
 from strata.kernels.compiled import use_cache
 from strata.models.config_fields import MOST_LAYERS
 from strata.models.device.synthetic import SyntheticForm
+from strata.quant.cell_codes import CellKind
 from strata.settings import kernel_cache_folder, resolve
 
 MOST_CONTEXT = 262_144
@@ -42,6 +43,8 @@ class MadeModel:
         Bits of every other matrix's weights.
     routing
         uniform: every expert alike; popular: as in one topic of `strata trace synth`, each row for itself.
+    kv_kind
+        How keys and values are kept, as for `strata serve`.
     tiny
         A model of a few megabytes instead; also runs without a card, which takes minutes and measures nothing real.
     seed
@@ -52,8 +55,14 @@ class MadeModel:
     experts_bits: float = SyntheticForm.experts_bits
     dense_bits: float = SyntheticForm.dense_bits
     routing: Literal["uniform", "popular"] = "uniform"
+    kv_kind: Literal["bf16", "int8", "k8v4", "q4", "f32"] = "bf16"
     tiny: Annotated[bool, Parameter(negative="")] = False
     seed: WholeNumber = 0
+
+    @property
+    def cell_kind(self) -> CellKind:
+        """The same as the kernels know it."""
+        return CellKind(self.kv_kind)
 
     @property
     def form(self) -> SyntheticForm:
@@ -83,7 +92,7 @@ class MadeModel:
     def facts(self, *, has_card: bool) -> dict[str, Any]:
         """For a report."""
         card = torch.cuda.get_device_name() if has_card else None
-        made = {"layers": self.layers, "tiny": self.tiny, "routing": self.routing}
+        made = {"layers": self.layers, "tiny": self.tiny, "routing": self.routing, "kv_kind": self.kv_kind}
         return {"card": card, "torch": torch.__version__, **asdict(self.form), **made}
 
 
@@ -149,7 +158,8 @@ def made_lines(facts: Mapping[str, Any], turns: str) -> list[Text]:
     shape = "tiny" if facts["tiny"] else "published"
     first = Text(
         f"{facts['card'] or 'no card'}; {facts['layers']} layers of the {shape} shape, random weights, experts "
-        f"{facts['experts_bits']:g} bits, others {facts['dense_bits']:g}; median (lowest to highest) of {turns}"
+        f"{facts['experts_bits']:g} bits, others {facts['dense_bits']:g}, keys and values {facts['kv_kind']}; "
+        f"median (lowest to highest) of {turns}"
     )
     if facts["card"] is None:
         where = "torch's definitions of the kernels ran on the processor: these numbers measure nothing real"

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strata.bench.follow_up import HELD_TOKENS, FollowUpBench
 from strata.bench.read import ReadBench, ReadPlan, ReadSpeed
-from strata.bench.synthetic_model import expert_layers_of, make_model, require_room
+from strata.bench.synthetic_model import AskedRoom, expert_layers_of, make_model, require_room
 from strata.bench.tier_memory import TierMemory
 from strata.cli.bench_on_card import (
     MOST_CONTEXT,
@@ -28,9 +29,11 @@ from strata.cli.bench_on_card import (
 )
 from strata.cli.console import progress_bar, write_line
 from strata.cli.flags import FLAT, GivenPath, WholeNumber
+from strata.cli.follow_up_table import check_follow_ups, follow_up_as_json, show_follow_ups
 from strata.cli.report_file import check_report_file, write_report
 from strata.errors import SettingsError
 from strata.hardware import read_cpu
+from strata.types import ProgressCallback
 
 GIB = 1 << 30
 MOST_ROUNDS = 1000
@@ -43,7 +46,10 @@ def read(
     chunk: ManyNumbers = None,
     tokens: ManyNumbers = None,
     rounds: WholeNumber = ReadPlan.rounds,
+    step: str = "layer",
     profile: Annotated[bool, Parameter(negative="")] = False,
+    follow_up: ManyNumbers = None,
+    held: WholeNumber = HELD_TOKENS,
     json: GivenPath | None = None,
 ) -> None:
     """Read prompts with a model of the published shape and random weights, its experts in main memory.
@@ -58,8 +64,14 @@ def read(
         Tokens of a prompt; may be given several times. 8,192 and 32,768 if not given.
     rounds
         How often each prompt is read; once more before that to warm up.
+    step
+        Between which steps others could run: layer, tile, or layer,tile for one after the other.
     profile
         Also show how long every step of every kind of layer takes.
+    follow_up
+        Instead of whole prompts so many fresh tokens behind a turn that a slot holds; may be given several times.
+    held
+        Tokens of that turn.
     json
         Also write everything to this file.
     """
@@ -69,32 +81,47 @@ def read(
     plan = ReadPlan(
         _caches(cache),
         chunk or ReadPlan.chunks,
-        tokens or ReadPlan.tokens,
+        (held + max(follow_up),) if follow_up else tokens or ReadPlan.tokens,
         rounds,
         with_profile=profile,
         seed=made.seed,
+        kv_kind=made.cell_kind,
+        steps=_steps(step),
     )
+    check_follow_ups(follow_up or (), held)
     check_plan(plan)
     check_report_file(json)
     made.require_card(has_card=has_card)
-    copy_gb_per_s = None
-    if has_card:
-        require_room(made.config, made.form, 1, max(plan.tokens), max(plan.caches), max(plan.chunks))
-        use_kept_kernels()
-        copy_gb_per_s = copy_rate()
+    copied = _rate_of_card(made, plan) if has_card else None
+    facts = {**made.facts(has_card=has_card), "copy_gb_per_s": copied, "plan": asdict(plan)}
     with progress_bar() as progress:
         if progress is None:
             write_line(f"reading with {len(plan.caches)} cache sizes{'' if has_card else '; slow without a card'}")
-        device = device_of(has_card=has_card)
-        layers, experts = expert_layers_of(made.config, made.form)
-        memory = TierMemory.take(layers, experts, device, read_cpu().usable_cores, progress)
-        model = make_model(made.config, made.form, device, is_popular=made.is_popular, take_experts=memory.put)
-        bench = ReadBench(model, memory, plan)
-        speeds = bench.measure(progress)
-    facts = {**made.facts(has_card=has_card), "copy_gb_per_s": copy_gb_per_s, "plan": asdict(plan)}
-    facts["notice"] = memory.host.notice
-    show(facts, speeds, Console(highlight=False))
-    write_report(json, json_text.dumps({**facts, "speeds": [_as_json(speed) for speed in speeds]}, indent=2))
+        bench = _bench(made, plan, device_of(has_card=has_card), progress)
+        turns = FollowUpBench(bench, follow_up, held).measure(progress) if follow_up else []
+        speeds = [] if follow_up else bench.measure(progress)
+    facts["notice"] = bench.memory.host.notice
+    if follow_up:
+        show_follow_ups(facts, turns, Console(highlight=False))
+    else:
+        show(facts, speeds, Console(highlight=False))
+    results = {"speeds": [_as_json(each) for each in speeds], "follow_ups": [follow_up_as_json(each) for each in turns]}
+    write_report(json, json_text.dumps({**facts, **results}, indent=2))
+
+
+def _rate_of_card(made: MadeModel, plan: ReadPlan) -> float:
+    """10^9 bytes a second of copies inside it. Raises ModelError if it has no room for what is asked for."""
+    asked = AskedRoom(1, max(plan.tokens), max(plan.caches), max(plan.chunks), made.cell_kind)
+    require_room(made.config, made.form, asked)
+    use_kept_kernels()
+    return copy_rate()
+
+
+def _bench(made: MadeModel, plan: ReadPlan, device: torch.device, progress: ProgressCallback | None) -> ReadBench:
+    layers, experts = expert_layers_of(made.config, made.form)
+    memory = TierMemory.take(layers, experts, device, read_cpu().usable_cores, progress)
+    model = make_model(made.config, made.form, device, is_popular=made.is_popular, take_experts=memory.put)
+    return ReadBench(model, memory, plan)
 
 
 def check_plan(plan: ReadPlan) -> None:
@@ -119,6 +146,13 @@ def _caches(given: str) -> tuple[int, ...]:
     return found
 
 
+def _steps(given: str) -> tuple[str, ...]:
+    found = tuple(given.split(","))
+    if not set(found) <= {"layer", "tile"}:
+        raise SettingsError(f"--step {given} does not work; layer, tile and layer,tile do")
+    return found
+
+
 def show(facts: Mapping[str, Any], speeds: Sequence[ReadSpeed], console: Console) -> None:
     """Print the tables."""
     lines = made_lines(facts, f"{facts['plan']['rounds']} rounds")
@@ -127,7 +161,11 @@ def show(facts: Mapping[str, Any], speeds: Sequence[ReadSpeed], console: Console
         console.print(line, soft_wrap=True)
     console.print(_speed_table(speeds))
     console.print(_memory_table(speeds))
-    console.print(Text("longest: from one layer's end to the next one's; share: of the read that sending alone takes"))
+    console.print(Text("between: two steps of which others could run, 99 of 100 of them and the longest"))
+    console.print(Text("share: of the read that sending alone takes"))
+    console.print(
+        Text("beside: the most of the card beside weights, seats and a slot, which has room for the longest prompt")
+    )
     for speed in speeds:
         for text in _profile_lines(speed):
             console.print(Text(text), soft_wrap=True)
@@ -135,15 +173,16 @@ def show(facts: Mapping[str, Any], speeds: Sequence[ReadSpeed], console: Console
 
 def _speed_table(speeds: Sequence[ReadSpeed]) -> Table:
     """Fits into 80 columns."""
-    table = _table("cache", "chunk", "tokens", "tok/s", "seconds", "ms a layer", "longest ms", "share")
+    table = _table("cache", "chunk", "tokens", "step", "tok/s", "seconds", "ms/layer", "between ms", "share")
     for speed in speeds:
         spread = speed.seconds
         table.add_row(
             *_name(speed),
+            speed.step,
             f"{speed.tokens_per_second:,.0f}",
             f"{spread.median:.3f} ({spread.lowest:.3f}-{spread.highest:.3f})",
             f"{speed.layer_ms:.2f}",
-            f"{speed.longest_ms:.1f}",
+            f"{speed.slow_ms:.1f} {speed.longest_ms:5.1f}",
             "" if speed.copy_share is None else f"{speed.copy_share:.2f}",
         )
     return table
@@ -151,13 +190,14 @@ def _speed_table(speeds: Sequence[ReadSpeed]) -> Table:
 
 def _memory_table(speeds: Sequence[ReadSpeed]) -> Table:
     """What was sent in one read, how long that alone takes, and what memory there is."""
-    table = _table("cache", "chunk", "tokens", "sent GiB", "alone ms", "chunks GiB", "card GiB")
+    table = _table("cache", "chunk", "tokens", "sent GiB", "alone ms", "chunks GiB", "beside GiB", "card GiB")
     for speed in speeds:
         table.add_row(
             *_name(speed),
             f"{speed.sent_bytes / GIB:.2f}",
             "" if speed.copy_ms is None else f"{speed.copy_ms:.0f}",
             f"{speed.chunk_bytes / GIB:.2f}",
+            "" if speed.beside_bytes is None else f"{speed.beside_bytes / GIB:.3f}",
             "" if speed.peak_bytes is None else f"{speed.peak_bytes / GIB:.1f}",
         )
     return table

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.bench.synthetic_model import expert_layers_of, make_model, require_room
+from strata.bench.synthetic_model import AskedRoom, expert_layers_of, make_model, require_room
 from strata.bench.tier_formula import SYNC_US, TierRates, limit_ms
 from strata.bench.tier_memory import TierMemory
 from strata.bench.tier_picture import Line, Point, draw
@@ -112,7 +112,9 @@ def decode_in_tiers(
     threads = tiers.threads or threads_beside_a_card(read_cpu().usable_cores)
     copy_gb_per_s = None
     if has_card:
-        require_room(made.config, made.form, max(plan.slots), plan.context + 2 * plan.windows, max(plan.caches))
+        context = plan.context + 2 * plan.windows
+        asked = AskedRoom(max(plan.slots), context, max(plan.caches), kv_kind=made.cell_kind)
+        require_room(made.config, made.form, asked)
         use_kept_kernels()
         copy_gb_per_s = copy_rate()
     with progress_bar() as progress, Pool(threads) as pool:
@@ -147,6 +149,7 @@ def _plan(made: MadeModel, turns: Turns, tiers: Tiers, *, with_profile: bool, ha
         with_profile=with_profile,
         profile_windows=PROFILE_WINDOWS if has_card else 2,
         seed=made.seed,
+        kv_kind=made.cell_kind,
     )
 
 

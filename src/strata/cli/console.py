@@ -1,6 +1,6 @@
 """What commands write to a terminal: text made harmless, a progress bar, the line of statistics.
 
-Knows the small values of `types`; knows no engine.
+Knows the small values of `types` and the names of stages; knows no engine.
 """
 
 import re
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from strata.cli.reading import ReadingPace
+from strata.engine.control import READING
 from strata.types import Finished, FinishReason, ProgressCallback
 
 # A model's text and a file's names must not steer the terminal: control characters except tab and line feed.
@@ -45,6 +47,8 @@ def statistics_line(finished: Finished, seed: int | None = None) -> str:
     `seed`: the seed of a reply that was drawn, with which it can be had again.
     """
     usage = finished.usage
+    if not usage.completion_tokens:
+        return f"{usage.prompt_tokens} prompt tokens, ended by {finished.reason.value} before the first token"
     parts = [f"{usage.prompt_tokens} prompt tokens at {usage.prompt_tokens_per_second:.0f}/s"]
     if usage.completion_tokens == 1:
         parts.append("1 token")  # which came with reading the prompt
@@ -65,6 +69,7 @@ class _Bar:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._bar: Any = None
+        self._pace = ReadingPace()
 
     def report(self, stage: str, done: int, total: int) -> None:
         """See ProgressCallback."""
@@ -72,10 +77,12 @@ class _Bar:
             self.stop()
             return
         if self._bar is None:
+            self._pace = ReadingPace()
             self._bar = _make_bar(self._stream)
-            self._bar.start()
-            self._bar.add_task(stage, total=total)
-        self._bar.update(self._bar.task_ids[0], description=stage, completed=done, total=total)
+            self._bar.add_task(stage, total=total, shown="")
+        shown = self._pace.words(done, total) if stage == READING else f"{100 * done / total:3.0f} %"
+        self._bar.update(self._bar.task_ids[0], description=stage, completed=done, total=total, shown=shown)
+        self._bar.start()  # once more changes nothing
 
     def stop(self) -> None:
         """Remove the bar if there is one."""
@@ -86,12 +93,12 @@ class _Bar:
 
 def _make_bar(stream: TextIO) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
     return Progress(
-        *columns,
-        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[shown]}"),
         console=Console(file=stream),
         transient=True,
         redirect_stdout=False,

@@ -16,13 +16,13 @@ from strata import __version__, models_shipped
 from strata.bench.ceilings import Ceilings, PinProbe
 from strata.bench.doctor import Examination, NativePaths, examine
 from strata.bench.table_rows import TableSpeed, in_words, measure_tables
-from strata.build import fitting_threads
 from strata.cli.bench_kernels import doubled_up_to
 from strata.cli.card_answer import CardAnswer, ask_card
 from strata.cli.console import printable, progress_bar
 from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
 from strata.cli.memory_plan import plan_as_json, plan_sentence, plan_table
 from strata.cli.model_report import ModelReport, gib, make_report
+from strata.engine.cpu_loading import fitting_threads
 from strata.engine.memory_plan import MemoryPlan, Place
 from strata.engine.plan_parts import EXPERTS
 from strata.errors import SettingsError

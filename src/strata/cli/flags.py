@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
-from strata.settings import EngineSettings, GenerationSettings, Limits, ServerSettings, describe
+from strata.limits import Limits
+from strata.settings import EngineSettings, GenerationSettings, ServerSettings, describe
 
 
 def as_written(kind: Any, tokens: Sequence[Token]) -> str:

@@ -29,7 +29,14 @@ def plan_sentence(plan: MemoryPlan) -> str:
     if plan.refusal is not None:
         return plan.refusal
     many = "one conversation" if plan.slots == 1 else f"{plan.slots} conversations"
-    return f"{many} of up to {plan.context:,} tokens at once{_experts_sentence(plan)}{_tables_sentence(plan)}"
+    cells = _cells_sentence(plan)
+    return f"{many} of up to {plan.context:,} tokens at once{cells}{_experts_sentence(plan)}{_tables_sentence(plan)}"
+
+
+def _cells_sentence(plan: MemoryPlan) -> str:
+    """That keys and values lie in main memory, if they do."""
+    kept = min(plan.request.kv_resident, plan.context)
+    return f"; main memory holds their keys and values, the card those of {kept:,} tokens of each" if kept else ""
 
 
 def _experts_sentence(plan: MemoryPlan) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from strata.build import cpu_needs, held_as, held_sizes
+from strata.engine.cpu_loading import cpu_needs, held_as, held_sizes
 from strata.engine.cpu_memory import CpuNeeds, plan_cpu_memory
 from strata.errors import ModelError, SettingsError
 from strata.hardware import Hardware, MemoryFacts, disk_free_bytes, read_hardware
@@ -30,6 +30,7 @@ from strata.models.needs import (
     state_bytes,
 )
 from strata.models.qwen4_exp import RESIDENT_TABLE_BYTES
+from strata.quant.cell_codes import CellKind
 from strata.quant.growth import Packed, packed_format
 from strata.settings import EngineSettings
 from strata.text.loading import tokenizer_of
@@ -105,7 +106,7 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
     text = config.get("text_config") or config
     tokens = _context_of(text, context)
     element_bytes = getattr(torch, dtype).itemsize
-    state = state_bytes(config, element_bytes)
+    state = state_bytes(config, element_bytes, CellKind(engine.kv_kind))
     stored_sizes = _stored_sizes(shapes, source, config)
     hardware = read_hardware()
     loaded = {name: shape for name, shape in shapes.items() if engine.drafts > 0 or part_of(name) is not Part.MTP}
@@ -135,7 +136,7 @@ def make_report(directory: Path, context: int | None, engine: EngineSettings) ->
         state_fixed_bytes=state.fixed,
         state_bytes_per_token=state.per_token,
         today=today,
-        with_card=place_on_card(stored_sizes, state_bytes(config, 2).at(tokens)),
+        with_card=place_on_card(stored_sizes, state_bytes(config, 4, CellKind(engine.kv_kind)).at(tokens)),
         hardware=hardware,
         disk_free=disk_free_bytes(directory if directory.is_dir() else directory.absolute().parent),
         verdict=verdict,

@@ -12,8 +12,9 @@ import torch
 from strata.engine.stage import Stage
 from strata.errors import EngineError, WeightFileError
 from strata.experts.expert_files import ReadCache
+from strata.experts.feed import ExpertBatch, ExpertFeed, ExpertsAtHand, ResidentExperts
 from strata.experts.store import ExpertStore
-from strata.experts.streaming import TILE_EXPERTS, ExpertBatch, ExpertFeed, ResidentExperts, StreamedExperts
+from strata.experts.streaming import TILE_EXPERTS, StreamedExperts
 from strata.experts.streams import streams_of
 from strata.kernels.roads import is_reference_on
 from strata.models.device.description import AttentionMixer, DeviceModel, SparseMlp
@@ -75,7 +76,7 @@ def warm_up_chunks(chunks: ChunkMemory) -> None:
                 launch.run()
                 break
     rows = min(PASSED_ROWS, chunks.capacity, chunks.state.cells)
-    chunk = chunks.begin(ChunkPlace(0, 0, rows), torch.zeros(rows, dtype=torch.int64))
+    chunk = chunks.begin(ChunkPlace(0, 0, rows, counts=True), torch.zeros(rows, dtype=torch.int64))
     try:
         while not chunk.is_through:
             chunk.step(lambda launch: launch.run())
@@ -108,29 +109,22 @@ def compiling_context(model: DeviceModel) -> int:
     return chosen_from(model) + COMPILED_ROWS[-1]
 
 
-class _EveryForm:
-    """See `ExpertFeed`: batches of every size for which the kernels have a form of their own; nobody's addresses."""
-
-    asks_for_routing = False
+class _EveryForm(ExpertsAtHand):
+    """Batches of every size for which the kernels have a form of their own; nobody's addresses."""
 
     def __init__(self, model: DeviceModel) -> None:
         self._experts = [layer.mlp.router.shape[0] for layer in model.layers if isinstance(layer.mlp, SparseMlp)]
         self._device = model.device
 
-    def begin(self, places: int) -> None:
-        """See `ExpertFeed`."""
-
-    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
+    def batches(self, layer: int, needed: Collection[int] | None) -> Sequence[ExpertBatch]:
         """See `ExpertFeed`."""
         experts = self._experts[layer]
         nowhere = torch.zeros(experts, dtype=torch.int64, device=self._device)
-        count = min(TILE_EXPERTS, experts)
+        count, found = min(TILE_EXPERTS, experts), []
         while count <= experts:
-            yield ExpertBatch(nowhere, torch.arange(count, dtype=torch.int32, device=self._device))
+            found.append(ExpertBatch(nowhere, torch.arange(count, dtype=torch.int32, device=self._device)))
             count = experts if count < experts < 2 * count else 2 * count
-
-    def end(self) -> None:
-        """See `ExpertFeed`."""
+        return found
 
 
 def _addresses(mlp: SparseMlp) -> torch.Tensor:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from strata.engine.flights import forget, launching
 from strata.engine.graphs import wanted_graphs
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.tier_loading import make_tiers, ranks_of
-from strata.experts.streaming import ResidentExperts
+from strata.experts.feed import ResidentExperts
 from strata.kernels.compiled import noting_compilations, use_cache
 from strata.kernels.roads import use_dependent_launches
 from strata.models.device.describe import describe
@@ -34,6 +34,7 @@ from strata.models.device.skeleton import SkeletonPlaces, SkeletonWeights
 from strata.models.families import family_of
 from strata.models.needs import Part, part_of
 from strata.native.pool import Pool
+from strata.quant.cell_codes import CellKind
 from strata.weights.opening import open_model
 
 
@@ -52,6 +53,8 @@ class CompileRequest:
     waits_in_stream: bool = False  # whether the stream waits for answers of the CPU
     reads_tables: bool = False  # whether n-gram tables stay in files, which windows then ask for rows
     reads_chunks: bool = False  # whether prompts are read in chunks
+    kv_kind: str = CellKind.BF16.value  # of keys and values
+    kv_resident: int = 0  # cells a slot of them on the card; 0: all
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def compile_share(request: CompileRequest, share: int, shares: int) -> Share:
     use_dependent_launches(request.dependent_launches)
     device = torch.device("cuda", request.card)
     torch.cuda.set_device(device)
-    stage = _stage_of(request, device)
+    stage = stage_of(request, device)
     failures = []
     with noting_compilations() as noted:
         for group in list(_groups_of(stage, request))[share::shares]:
@@ -116,7 +119,8 @@ def chunk_groups(stage: Stage) -> Iterator[list[Launch]]:
     """The same of a chunk's launches, if prompts can be read so."""
     if chunk_problem(stage.model) is not None:
         return
-    stage = Stage(stage.model, StageSizes(1, compiling_context(stage.model)), (1,))
+    sizes = replace(stage.sizes, slots=1, context=compiling_context(stage.model), most_drafts=0)
+    stage = Stage(stage.model, sizes, (1,))
     chunks = ChunkMemory(stage.model, stage.state, stage.rotation, ResidentExperts(()), max(COMPILED_ROWS))
     groups: dict[tuple[str, str], list[Launch]] = {}
     for launch in compiling_launches(chunks):
@@ -146,9 +150,11 @@ def skeleton_of(request: CompileRequest, device: torch.device) -> DeviceModel:
 
 
 @cache
-def _stage_of(request: CompileRequest, device: torch.device) -> Stage:
+def stage_of(request: CompileRequest, device: torch.device) -> Stage:
     """The process's stage: one for all its shares. No kernel depends on the length of a conversation."""
-    return Stage(skeleton_of(request, device), StageSizes(request.slots, CELL_ROWS, request.most_drafts))
+    kind = CellKind(request.kv_kind)
+    sizes = StageSizes(request.slots, CELL_ROWS, request.most_drafts, kind, request.kv_resident)
+    return Stage(skeleton_of(request, device), sizes)
 
 
 def main() -> None:

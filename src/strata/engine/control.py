@@ -7,6 +7,8 @@ import threading
 
 from strata.types import ProgressCallback
 
+READING = "reading the prompt"  # the stage that is reported
+
 
 class RunControl:
     """Cancels from any thread; reports reading progress in tokens of the prompt."""
@@ -30,6 +32,6 @@ class RunControl:
         return self._cancelled.is_set()
 
     def report(self, done: int, total: int) -> None:
-        """Tokens of the prompt that have been read so far."""
+        """Tokens of the prompt that have been read so far; of a conversation that goes on some are from the start."""
         if self._on_progress is not None:
-            self._on_progress("reading the prompt", done, total)
+            self._on_progress(READING, done, total)

@@ -8,7 +8,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from strata.engine.memory_plan import GIB, Budgets, Growth, MemoryPlan, PlanRequest, TableRoom, conversations
+from strata.engine.cells_room import check_resident, conversation_room
+from strata.engine.checkpoint_budget import checkpoint_growth
+from strata.engine.memory_plan import GIB, Budgets, Growth, MemoryPlan, PlanRequest, TableRoom
 from strata.engine.placement import plan_memory
 from strata.engine.reader_room import fitting_chunk, reader_room, ring_room
 from strata.engine.stage import MOST_ROWS
@@ -20,13 +22,24 @@ from strata.models.device.weights import MOST_TABLE_BYTES
 from strata.models.families import family_of
 from strata.models.fast.packing import held_bytes_packed
 from strata.models.needs import Part, StateBytes, part_of, sum_by_part
+from strata.quant.cell_codes import CellKind
 from strata.settings import EngineSettings
 from strata.weights.opening import ModelSource
 from strata.weights.table_files import table_problem
 
 
 def plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
-    """The plan of a model under these settings; its `refusal` says whether it fits. Draft layers count if used."""
+    """The plan of a model under these settings; its `refusal` says whether it fits. Draft layers count if used.
+
+    Checkpoints that nobody asked for are given up where it does not fit with them.
+    """
+    plan = _plan_for(source, settings, budgets)
+    if plan.refusal is None or settings.checkpoint_gib is not None:
+        return plan
+    return _plan_for(source, dataclasses.replace(settings, checkpoint_gib=0), budgets)
+
+
+def _plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
     family = family_of(source.config)
     config = family.parse_config(source.config)
     shapes = family.expected_tensors(config)
@@ -45,22 +58,34 @@ def plan_request(
     settings: EngineSettings,
     budgets: Budgets,
 ) -> PlanRequest:
-    """values: config.json; config: the family's; tensor_bytes: canonical name -> bytes as the card holds them."""
+    """values: config.json; config: the family's; tensor_bytes: canonical name -> bytes as the card holds them.
+
+    Raises SettingsError for a `kv_resident` that the model cannot do with.
+    """
     routed = {name: shape for name, shape in shapes.items() if part_of(name) is Part.ROUTED}
     blobs = blobs_of(tensor_bytes, routed)
+    kind = CellKind(settings.kv_kind)
+    sizes = state_sizes(config)
+    state = state_of(sizes, kind)
+    check_resident(config, sizes, settings)
     ring = ring_room(blobs, max((shape[0] for shape in routed.values()), default=0))
     chunk_rows: int = 0
+    is_paged = settings.kv_resident > 0
     of_chunks: tuple[Growth, ...] = ()
     if settings.gpu_reads == "chunks":
         cells = min(config.max_position, settings.context or config.max_position)
-        chunk_rows = min(fitting_chunk(values, budgets.card.usable, settings.chunk_rows, cells, ring), cells_of(cells))
-        of_chunks = (reader_room(values, chunk_rows, config.max_position),)
+        chunk_rows = min(
+            fitting_chunk(values, budgets.card.usable, settings.chunk_rows, cells, kind, ring, is_paged=is_paged),
+            cells_of(cells),
+        )
+        of_chunks = (reader_room(values, chunk_rows, config.max_position, kind, is_paged=is_paged),)
     return PlanRequest(
         budgets=budgets,
         weights=sum_by_part(tensor_bytes),
         routed_weights=sum(map(math.prod, routed.values())),
         growing=(
-            *conversations(state_of(state_sizes(config))),
+            *conversation_room(state, sizes, settings, settings.context or config.max_position),
+            checkpoint_growth(state.fixed, settings.checkpoint_gib, budgets.ram.usable, settings.slots),
             window_room(values, config.max_position),
             *of_chunks,
         ),
@@ -77,6 +102,8 @@ def plan_request(
         most_asked=most_asked(values, routed),
         chunk_rows=chunk_rows,
         ring_bytes=ring if chunk_rows else 0,
+        kv_kind=kind,
+        kv_resident=settings.kv_resident,
     )
 
 
@@ -100,7 +127,7 @@ def blobs_of(tensor_bytes: Mapping[str, int], routed: Mapping[str, tuple[int, ..
     return tuple(counts.items())
 
 
-def state_of(sizes: StateSizes) -> StateBytes:
+def state_of(sizes: StateSizes, kind: CellKind) -> StateBytes:
     """A slot's state as what never grows and what a token adds."""
-    fixed, run = sizes.state_bytes(1, 0), sizes.state_bytes(1, CELL_ROWS)
+    fixed, run = (sizes.state_bytes(1, context, kind) for context in (0, CELL_ROWS))
     return StateBytes(fixed, (run - fixed) / CELL_ROWS)

@@ -6,10 +6,13 @@ decided by the scheduler. One step at a time.
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from strata.engine.failures import is_requests_failure, naming_lost_device, request_error
+from strata.engine.point_keeper import PointKeeper
+from strata.engine.points import PointBudget
 from strata.engine.reader import Piece, PromptLogprobs
 from strata.engine.reply import Reply
 from strata.engine.request import TokenRequest
@@ -23,6 +26,7 @@ from strata.sampling.grammar import Grammar
 from strata.sampling.grammar_compile import GrammarFactory
 from strata.sampling.sampler import Sampler
 from strata.settings import EngineSettings
+from strata.types import ReadAhead
 
 
 class TokenEngine:
@@ -34,10 +38,16 @@ class TokenEngine:
         settings: EngineSettings,
         grammars: GrammarFactory | None = None,
         ahead: WindowsAhead | None = None,
+        points: PointBudget | None = None,
     ) -> None:
-        """`ahead`: the model's device chooses tokens, as far as it can; None: this side chooses all of them."""
+        """`ahead`: the model's device chooses tokens, as far as it can; None: this side chooses all of them.
+
+        points: what all slots may keep of them, see `PointKeeper`.
+        """
         self._model = model
         self._ahead = ahead
+        self._keeper = PointKeeper(points)
+        self._opened = 0  # requests so far
         self._depth = settings.drafts if model.draft_head is not None else 0
         self._grammars = grammars
         self._slots: dict[int, Slot] = {}
@@ -47,6 +57,7 @@ class TokenEngine:
         self._rows = 0  # computed so far
         self.experts_are_rows = model.experts_counted is None  # what `experts` counts: see `Statistics`
         self.context = min(settings.context or model.max_position, model.max_position)
+        self.chunk_rows = model.chunk_rows or settings.cpu_chunk_rows  # the most rows of one read
 
     @property
     def model(self) -> LanguageModel:
@@ -111,11 +122,13 @@ class TokenEngine:
             return self._abandon(step.slot)
         late = tuple(result for result in self._land() if result.slot != step.slot)
         try:
-            return (*late, self._open(step) if isinstance(step, Open) else self._read(step))
+            own = self._open(step) if isinstance(step, Open) else self._read(step)
         except Exception as failure:
             if not is_requests_failure(failure):
                 raise
-            return (*late, self._failed(step.slot, failure))
+            own = self._failed(step.slot, failure)
+        others = {number: _points(self._slots[number]) for number in self._keeper.take_changed() - {step.slot}}
+        return (*late, replace(own, others=others))
 
     @property
     def reads_as_windows(self) -> bool:
@@ -123,14 +136,9 @@ class TokenEngine:
         return self._model.reads_as_windows
 
     @property
-    def reads_by_layers(self) -> bool:
-        """Whether a `Read` step is a layer of a chunk; otherwise it is as many rows as it says."""
-        return self._model.reads_by_layers
-
-    @property
-    def chunk_rows(self) -> int:
-        """The most rows of one read, if it is read by layers."""
-        return self._model.chunk_rows
+    def read_ahead(self) -> ReadAhead:
+        """Of the prompt that is being read: what its device has to do."""
+        return self._model.read_ahead
 
     def forget_all(self) -> None:
         """Empty every slot."""
@@ -141,16 +149,30 @@ class TokenEngine:
 
     def memory(self) -> Mapping[str, int]:
         """Bytes by use, as far as the engine knows them."""
-        return {"states": sum(slot.bytes_used() for slot in self._slots.values())}
+        states = sum(slot.bytes_used() for slot in self._slots.values())
+        return {"states": states, "checkpoints": self._keeper.bytes_used(self._slots)}
+
+    def checkpoints(self) -> Mapping[str, int]:
+        """See `Statistics.checkpoints`."""
+        return self._keeper.counts(self._slots)
 
     def experts(self) -> Mapping[str, int]:
         """Routed experts computed so far, by where: see `Statistics.experts`."""
         counted = self._model.experts_counted
         return {self._model.experts_place: self._rows * self._model.experts_per_row} if counted is None else counted
 
+    def pages(self) -> Mapping[str, int]:
+        """See `Statistics.pages`."""
+        return self._model.pages_counted
+
     def experts_read(self) -> Mapping[str, int]:
         """See `Statistics.experts_read`."""
         return self._model.experts_read
+
+    @property
+    def arrivals(self) -> int:
+        """Experts and rows of tables that came from files so far. From any thread."""
+        return self._model.arrivals
 
     @property
     def waiting_for(self) -> str | None:
@@ -163,20 +185,34 @@ class TokenEngine:
         self._logprobs.pop(number, None)
         if step.source is None or step.source != number:
             self._empty(number)  # its memory is free before another state takes more
+        self._opened += 1
         if step.source is None:
-            slot = open_slot(self._model, drafting=self.is_drafting)
+            slot = open_slot(self._model, drafting=self.is_drafting, use=self._opened)
         elif step.source not in self._slots:
             raise EngineError("the conversation that this one goes on from has just failed: ask again")
         elif step.source == number:
-            slot = self._slots[number].continued(step.position, request.prompt)
+            slot = self._slots[number].continued(step.position, request.prompt, self._opened)
         else:
-            slot = self._slots[step.source].forked(step.position, request.prompt)
+            slot = self._slots[step.source].forked(step.position, request.prompt, self._opened)
         grammar: Grammar | None = step.prepared
         self._slots[number] = slot
         self._replies[number] = self._new_reply(request, grammar)
+        if step.position:
+            self._keep_place(number)
         if request.prompt_logprobs is not None:
             self._logprobs[number] = PromptLogprobs(self._replies[number].prompt, request.prompt_logprobs)
-        return SlotResult(number, points=_points(slot), notices=grammar.notices if grammar is not None else ())
+        notices = grammar.notices if grammar is not None else ()
+        return SlotResult(number, points=_points(slot), notices=notices)
+
+    def _keep_place(self, number: int) -> None:
+        """The slot goes on from somewhere: others may go on from there, too."""
+        slot = self._slots[number]
+        is_point = bool(slot.points) and slot.points[-1].position == slot.position
+        self._keeper.make_room(self._slots, number, () if is_point else (slot.position,))
+        if is_point:
+            self._keeper.note_hit(slot.position)
+        else:
+            slot.add_point()
 
     def _new_reply(self, request: TokenRequest, grammar: Grammar | None) -> Reply:
         room = self.context - len(request.prompt)
@@ -200,10 +236,9 @@ class TokenEngine:
             if is_last:
                 reply.sampler.prepare()
             self._rows += step.stop - slot.position
-            piece = self._pieces[number] = Piece(slot, reply, step, logprobs, self._depth)
+            granted = self._keeper.make_room(self._slots, number, step.points)
+            piece = self._pieces[number] = Piece(slot, reply, replace(step, points=granted), logprobs, self._depth)
         outcome = piece.advance()
-        while outcome is None and not self._model.reads_by_layers:
-            outcome = piece.advance()
         if outcome is None:
             return SlotResult(number, is_under_way=True, points=_points(slot))
         del self._pieces[number]

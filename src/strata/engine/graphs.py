@@ -62,6 +62,9 @@ def warm_up(stage: Stage, on_progress: ProgressCallback | None = None, steps_beh
         with in_flight(stage):
             stage.run(variant, bucket)
             stage.wait()  # an error belongs to this bucket
+    if stage.state.pools is not None:
+        stage.state.copy(0, 0, 1)  # as slots are copied later; onto itself
+        stage.wait()
     _report(on_progress, len(wanted), total)
 
 

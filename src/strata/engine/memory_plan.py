@@ -8,20 +8,18 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from strata.engine.points import MOST_POINTS
 from strata.engine.slot import RECENT_MARKS
 from strata.errors import SettingsError
 from strata.experts.store_plan import spare_places
 from strata.hardware import GpuFacts, MemoryFacts
 from strata.models.device.sizes import cells_of
 from strata.models.needs import CARD_BYTES, Part, StateBytes
+from strata.quant.cell_codes import CellKind
 
 GIB = 1 << 30
 # Ways back in a conversation; each keeps the part of the state that does not grow. On a card the recent marks are seats
 # beside the slot, which the next mark overwrites; points and the start of a reply go into main memory.
 MARKS_A_SLOT = RECENT_MARKS
-POINTS_A_SLOT = MOST_POINTS + 1
-CHECKPOINTS_A_SLOT = POINTS_A_SLOT + MARKS_A_SLOT
 CHUNKS = "prompts in chunks"  # what they take of a card
 LEAST_CONTEXT = 4096  # where no shorter one was asked for
 
@@ -99,11 +97,10 @@ class Growth:
 
 
 def conversations(state: StateBytes) -> tuple[Growth, ...]:
-    """The state of the slots on the card, their marks beside it, and their points in main memory."""
+    """The state of the slots on the card, their marks beside it; points are `checkpoint_budget`'s matter."""
     return (
         Growth("state", Place.CARD, per_slot=state.fixed, per_token=state.per_token),
         Growth("marks to go back to", Place.CARD, per_slot=MARKS_A_SLOT * state.fixed),
-        Growth("checkpoints", Place.RAM, per_slot=POINTS_A_SLOT * state.fixed),
     )
 
 
@@ -130,6 +127,8 @@ class PlanRequest:
     table_problem: str | None = "nobody looked at its files"  # why tables cannot be read from there; None: they can
     chunk_rows: int = 0  # of a prompt that pass the card together; 0: it is read as windows
     ring_bytes: int = 0  # of the card for experts on their way to such rows, where not all have a seat
+    kv_kind: CellKind = CellKind.BF16  # of the conversations' keys and values
+    kv_resident: int = 0  # cells a slot of them that the card keeps while main memory has all; 0: all lie on the card
     reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
 
     @property

@@ -177,11 +177,18 @@ class Statistics:
     accepted_drafts: int
     waiting: int  # requests without a slot
     slots: tuple[SlotView, ...]
-    experts: Mapping[str, int] = field(default_factory=dict)  # by where they ran: vram, pcie, cpu
-    # Of what: rows of experts, or, where they run in several places, distinct experts of each layer of each window.
+    # By where they ran: vram, pcie, cpu. Of what: rows of experts, or, where they run in several places, distinct
+    # experts of each layer of each window; of prompts in chunks then prompt_vram, those with a seat, and prompt_pcie,
+    # those sent.
+    experts: Mapping[str, int] = field(default_factory=dict)
     experts_are_rows: bool = True
     experts_read: Mapping[str, int] = field(default_factory=dict)  # from files: experts, bytes, ns; empty: none are
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by use: weights, states, ...
+    # Of conversations: kept now; dropped for want of room; hits: prompts that went on from one, behind so many rows.
+    checkpoints: Mapping[str, int] = field(default_factory=dict)
+    # Blocks of keys and values in main memory: asked for by rows of windows, and brought to the card; empty: none lie
+    # there.
+    pages: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

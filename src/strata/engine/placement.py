@@ -7,7 +7,7 @@ not.
 
 from dataclasses import replace
 
-from strata.engine.memory_plan import CHECKPOINTS_A_SLOT, GIB, MemoryPlan, Place, PlanRequest, TableRoom
+from strata.engine.memory_plan import GIB, MARKS_A_SLOT, MemoryPlan, Place, PlanRequest, TableRoom
 from strata.engine.plan_parts import longest_context, most_slots, plan_of, room, weight_parts
 from strata.engine.plan_refusal import fits_with_less, lacks_ram, refusal_of
 from strata.engine.tier_placement import fewer_seats, plan_tiers
@@ -18,9 +18,9 @@ from strata.models.needs import StateBytes
 MOST_SLOTS_UNASKED = 4
 
 
-def full_slot_bytes(state: StateBytes, context: int) -> int:
-    """What a slot takes whose conversation fills the context, with all its checkpoints."""
-    return state.at(context) + CHECKPOINTS_A_SLOT * state.fixed
+def full_slot_bytes(state: StateBytes, context: int, checkpoints: int) -> int:
+    """What a slot takes in main memory whose conversation fills the context, with `checkpoints` bytes of them."""
+    return state.at(context) + MARKS_A_SLOT * state.fixed + checkpoints
 
 
 def slots_that_fit(asked: int | None, slot_bytes: int, free_bytes: int, context: int) -> int:
@@ -83,7 +83,7 @@ def _plan_in_memory(request: PlanRequest) -> MemoryPlan:
 def plan_with(request: PlanRequest, seats: int | None) -> MemoryPlan:
     """The largest context up to the model's own beside these seats, then as many slots as fit up to 4; or as asked."""
     slots = request.asked_slots or 1
-    longest = longest_context(request, slots, room(request, Place.CARD, seats))
+    longest = min(longest_context(request, slots, room(request, each, seats), each) for each in Place)
     context = request.asked_context or min(request.longest_context, longest)
     context = max(context, request.least_context)
     if request.asked_slots is None:

@@ -45,9 +45,14 @@ def _plan_of(
     program = PlannedPart("program", Place.RAM, PROGRAM_BYTES)
     if seats is not None:
         grown.append(PlannedPart("experts on their way", Place.CARD, request.ring_bytes))
-        from_files = request.ring_bytes * RING_ROOMS // RING_TILES if request.is_filed else 0
+        from_files = RING_ROOMS * _pinned_bytes(request.ring_bytes // RING_TILES) if request.is_filed else 0
         grown.append(PlannedPart("experts on their way", Place.RAM, from_files))
     return MemoryPlan(request, slots, context, (*weights, *(part for part in grown if part.size), program), seats)
+
+
+def _pinned_bytes(size: int) -> int:
+    """What torch takes for so many bytes of pinned memory: a power of two."""
+    return 1 << (size - 1).bit_length() if size else 0
 
 
 def _filled(least: MemoryPlan, without_seat: int) -> Filed:
@@ -98,9 +103,12 @@ def total(growing: Iterable[Growth], slots: int, context: int) -> int:
     return sum(each.at(slots, context) for each in growing)
 
 
-def longest_context(request: PlanRequest, slots: int, room_bytes: int) -> int:
-    """The most tokens, a multiple of CELL_ROWS, of context for `slots` conversations in so much of the card."""
-    growing = [each for each in request.growing if each.place is Place.CARD]
+def longest_context(request: PlanRequest, slots: int, room_bytes: int, place: Place = Place.CARD) -> int:
+    """The most tokens, a multiple of CELL_ROWS, of context for `slots` conversations in so much of a place.
+
+    The model's own where context takes nothing of it.
+    """
+    growing = [each for each in request.growing if each.place is place]
     a_token = sum(each.per_position + each.per_token * slots for each in growing)
     left = room_bytes - slots * sum(each.per_slot for each in growing)
     if a_token <= 0:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from strata.engine.memory_plan import GIB, LEAST_CONTEXT, MemoryPlan, Place, PlanRequest, TableRoom
+from strata.engine.memory_plan import CHUNKS, GIB, LEAST_CONTEXT, MemoryPlan, Place, PlanRequest, TableRoom
 from strata.engine.plan_parts import EXPERTS, longest_context, most_slots, plan_of, room, total
 from strata.engine.tier_placement import plan_tiers
 
@@ -12,10 +12,10 @@ def refusal_of(plan: MemoryPlan) -> str | None:
     request = plan.request
     if plan.left(Place.CARD) < 0:
         if fits_with_less(plan):
-            return _asked_refusal(plan)
+            return _asked_refusal(plan) + _chunk_words(plan)
         if request.asked_cache is not None and plan_of(request, 1, plan.context, 0).left(Place.CARD) >= 0:
-            return _cache_refusal(plan)
-        return _card_refusal(_least(plan))
+            return _cache_refusal(plan) + _chunk_words(plan)
+        return _card_refusal(_least(plan)) + _chunk_words(_least(plan))
     if plan.left(Place.RAM) < 0:
         return (_ram_refusal(plan) if plan.seats is None else _tiers_refusal(plan)) + _table_words(plan)
     return None
@@ -151,6 +151,21 @@ def _fitting_bits(plan: MemoryPlan, beside: str) -> str:
     if request.routed_weights and most > 0 and plan.left(Place.RAM) + in_ram >= 0:
         return f"with {beside}experts of at most {most * 8 / request.routed_weights:.1f} bits a weight it would fit"
     return "more of it must be free, or ram_gib larger"
+
+
+def _chunk_words(plan: MemoryPlan) -> str:
+    """That the card would do without what prompts in chunks take, where that is so."""
+    request = plan.request
+    growing = tuple(each for each in request.growing if each.name != CHUNKS)
+    windows = replace(request, growing=growing, chunk_rows=0, ring_bytes=0)
+    less = plan_of(windows, plan.slots, plan.context, plan.seats)
+    if not request.chunk_rows or less.left(Place.CARD) < 0:
+        return ""
+    return (
+        f"; setting chunk_rows: {request.chunk_rows:,} rows of a prompt at once take "
+        f"{(plan.used(Place.CARD) - less.used(Place.CARD)) / GIB:.1f} GiB of it: fewer may fit, and with gpu_reads "
+        "windows, which reads prompts more slowly, it fits"
+    )
 
 
 def _table_words(plan: MemoryPlan) -> str:

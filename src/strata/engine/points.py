@@ -1,17 +1,83 @@
-"""Which checkpoints of a conversation are worth keeping. Pure integers: positions in rising order."""
+"""Which points of all slots are worth their memory. Pure: positions in rising order, numbers of requests, a count.
 
-from collections.abc import Sequence
+A point is a checkpoint behind which another prompt may go on. All take the same memory, so the budget is a number of
+them, shared by all slots:
 
-MOST_POINTS = 4
+    | guaranteed | guaranteed | ... of every slot, whether it has them or not | lent to whoever asks first |
+
+A slot that has more than it is guaranteed gives up its own, the one with most first, so that a request of a few points
+never costs another conversation one of those it was guaranteed, and none at all while the others keep room for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+MOST_GUARANTEED = 4  # what a prompt of up to 16,384 tokens asks for: its root, the last turns' starts, its last line
 
 
-def superfluous_point(positions: Sequence[int]) -> int | None:
-    """The index of the checkpoint to give up, or None while there are few enough.
+class Kept(Protocol):
+    """A point that is kept or wanted."""
 
-    The last one always stays: the next prompt of a conversation parts from this one near its end. Of the others that
-    goes which leaves the smallest gap, so that what is kept lies evenly over the text.
+    @property
+    def position(self) -> int:
+        """Rows in front of it."""
+        ...
+
+    @property
+    def use(self) -> int:
+        """Rises with requests: the last one that took it or went on from it."""
+        ...
+
+
+@dataclass(frozen=True)
+class WantedPoint:
+    """See `Kept`."""
+
+    position: int
+    use: int
+
+
+@dataclass(frozen=True)
+class PointBudget:
+    """Room for so many points of so many slots."""
+
+    points: int
+    slots: int
+
+    @property
+    def guaranteed(self) -> int:
+        """Points that a slot has room for whatever the others do; the last one of each at least."""
+        return max(1, min(MOST_GUARANTEED, self.points // self.slots))
+
+
+def points_given_up(held: Mapping[int, Sequence[Kept]], budget: PointBudget) -> dict[int, set[int]]:
+    """Positions to give up, by slot, so that what is held keeps the budget. A point of two slots counts twice.
+
+    The last point of a slot always stays: its next prompt parts from this one near its end. The first one, its root,
+    goes only behind all others.
     """
-    if len(positions) <= MOST_POINTS:
-        return None
-    bounds = [0, *positions]
-    return min(range(len(positions) - 1), key=lambda index: bounds[index + 2] - bounds[index])
+    left = {slot: list(points) for slot, points in held.items()}
+    given_up: dict[int, set[int]] = {}
+    least = budget.guaranteed
+    while sum(max(least, len(points)) for points in left.values()) + least * (budget.slots - len(left)) > budget.points:
+        slot = max(left, key=lambda each: (len(left[each]), -_last_use(left[each])))
+        if len(left[slot]) <= least:
+            break  # more slots than the budget has room for: each keeps its last
+        index = _least_worth(left[slot])
+        given_up.setdefault(slot, set()).add(left[slot].pop(index).position)
+    return given_up
+
+
+def _last_use(points: Sequence[Kept]) -> int:
+    return max((point.use for point in points), default=0)
+
+
+def _least_worth(points: Sequence[Kept]) -> int:
+    """Of two and more: the one that was not used for longest; of one request's the one that leaves the smallest gap."""
+    if len(points) == 2:
+        return 0
+    return min(
+        range(1, len(points) - 1),
+        key=lambda index: (points[index].use, points[index + 1].position - points[index - 1].position),
+    )

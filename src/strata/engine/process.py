@@ -69,7 +69,7 @@ class Loop(Protocol):
 
     @property
     def arrivals(self) -> int:
-        """Experts that were read from files so far: a step is not stuck as long as some arrive. From any thread."""
+        """Experts and rows that came from files so far: a step is not stuck as long as some do. From any thread."""
         ...
 
     def statistics(self) -> Statistics:

@@ -1,7 +1,7 @@
 """Reads a piece of a prompt into a slot; with the last row, draws the first token of the reply.
 
-Knows rows and what is done with their logits; where a prompt is cut is decided by the caller, at multiples of 64, so
-that the cuts change no bit.
+Knows rows and what is done with their logits and their hidden rows; where a prompt is cut is decided by the caller, at
+multiples of 64, so that the cuts change no bit.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from strata.sampling.draw import Draw
 from strata.sampling.logprobs import token_logprob
 from strata.types import FinishReason
 
-LOGITS_ROWS = 512  # of a model that reads by layers, whose logits are there at once
+LOGITS_ROWS, LOGITS_BYTES = 512, 320 << 20  # of one read whose logits are all wanted, at most: they are there at once
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,41 @@ class Piece:
     """Rows of a prompt on their way into a slot, step by step: up to a row, and perhaps the reply's first token."""
 
     def __init__(self, slot: Slot, reply: Reply, step: Read, logprobs: PromptLogprobs | None, depth: int) -> None:
-        """`logprobs` takes the rows' logits, some rows after others: all at once are too large."""
+        """There is room for the step's points. `logprobs` takes the rows' logits, some rows after others: all at once
+        are too large.
+        """
         self._slot, self._reply, self._logprobs, self._depth = slot, reply, logprobs, depth
-        self._stop, self._point = step.stop, step.point
-        by_layers = slot.model.reads_by_layers
-        self._most = step.stop if logprobs is None else LOGITS_ROWS if by_layers else TILE_ROWS
+        self._stop, self._points = step.stop, step.points
+        self._most = step.stop if logprobs is None else rows_with_logits(slot.model.vocabulary_size)
         self._rows = reply.prompt[:0]  # of the reading under way
         self._reading: Reading | None = None
+        self._output: Output | None = None  # of rows that the draft layer has not been told of
 
     def advance(self) -> ReadOutcome | None:
-        """The next step; what came of it behind the last one. `cancel` follows what an error leaves."""
+        """The next step; what came of it behind the last one. `cancel` follows what an error leaves.
+
+        A step is one of the model's, or the draft layer is told of the rows that the model has read.
+        """
+        if self._output is None:
+            self._output = self._read_on()
+            if self._output is None or self._slot.drafts is not None:
+                return None
+        output, self._output = self._output, None
+        if self._slot.drafts is not None:
+            self._slot.drafts.follow(output.hidden, self._rows)
+        return self._arrive(output)
+
+    def cancel(self) -> None:
+        """Give up what is under way; see `Slot.abandon_read`."""
+        reading, output = self._reading, self._output
+        self._reading = self._output = None
+        if reading is not None:
+            reading.cancel()
+        if reading is not None or output is not None:
+            self._slot.abandon_read()
+
+    def _read_on(self) -> Output | None:
+        """The model's next step; what it gave behind its last one for these rows."""
         if self._reading is None:
             self._reading = self._begin()
         if not self._reading.advance():
@@ -68,42 +93,40 @@ class Piece:
             reading.cancel()
         if self._logprobs is not None:
             self._logprobs.take(output.logits)
-        if reading.checkpoint is not None:
-            self._slot.add_point_at(reading.checkpoint)
-        if self._slot.position < self._stop:
-            self._follow(output)
-            if self._slot.position == self._point:  # the cut of a pass: no mark inside one
-                self._slot.add_point()
-            return None
-        if self._stop == len(self._reply.prompt):
-            return _first_token(self._slot, self._reply, output, self._rows, self._depth)
-        self._follow(output)
-        self._slot.add_point()
-        return ReadOutcome((), None)
+        for state in reading.checkpoints:
+            self._slot.add_point_at(state)
+        return output
 
-    def cancel(self) -> None:
-        """Give up what is under way; see `Slot.abandon_read`."""
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.cancel()
-            self._slot.abandon_read()
+    def _arrive(self, output: Output) -> ReadOutcome | None:
+        """Rows have become part of the slot's state."""
+        if self._slot.position == len(self._reply.prompt):
+            return _first_token(self._slot, self._reply, output, self._depth)
+        is_through = self._slot.position == self._stop
+        if is_through or self._slot.position in self._points:
+            self._slot.add_point(is_passing=self._slot.position not in self._points)
+        return ReadOutcome((), None) if is_through else None
 
     def _begin(self) -> Reading:
         start, end = self._slot.position, len(self._reply.prompt)
         stop = min(self._stop, start + self._most)
+        marks = [point for point in self._points if start < point < stop]
+        if marks and not self._slot.model.keeps_marks:
+            stop, marks = marks[0], []
         self._rows = self._reply.prompt[start:stop]
-        mark = self._point if self._point is not None and start < self._point < stop else None
-        return self._slot.begin_read(self._rows, _logit_rows(stop == end, self._logprobs), mark)
-
-    def _follow(self, output: Output) -> None:
-        if self._slot.drafts is not None:
-            self._slot.drafts.follow(output.hidden, self._rows)
+        return self._slot.begin_read(self._rows, _logit_rows(stop == end, self._logprobs), marks)
 
 
-def _first_token(slot: Slot, reply: Reply, output: Output, chunk: torch.Tensor, depth: int) -> ReadOutcome:
+def rows_with_logits(vocabulary_size: int) -> int:
+    """The most rows of one read whose logits are all wanted: a multiple of 64."""
+    fitting = LOGITS_BYTES // (4 * vocabulary_size) // TILE_ROWS * TILE_ROWS
+    return max(TILE_ROWS, min(LOGITS_ROWS, fitting))
+
+
+def _first_token(slot: Slot, reply: Reply, output: Output, depth: int) -> ReadOutcome:
+    """Draw it, and guess on; the draft layer knows the prompt."""
     slot.begin_reply()
     draws, reason = reply.take([reply.sampler.sample(output.logits[-1], slot.position)])
-    guess_ahead(slot, reply, output.hidden, chunk, depth if reason is None else 0)
+    guess_ahead(slot, reply, output.hidden[:0], reply.prompt[:0], depth if reason is None else 0)
     return ReadOutcome(draws, reason)
 
 

@@ -7,8 +7,6 @@ made. Knows which pieces a chunk has and which of them are one after another; kn
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from strata.engine.memory_plan import CHUNKS, Growth, Place
 from strata.engine.window_room import attention_width, delta_values, delta_width, head_dim_of
 from strata.experts.streaming import ring_bytes
@@ -21,6 +19,7 @@ from strata.models.device.reading.mixers import DELTA_ROWS
 from strata.models.device.reading.mlps import DENSE_ROWS
 from strata.models.device.reading.rows import FIELDS, NGRAM_ROWS
 from strata.models.device.reading.walk import GATE_ROWS
+from strata.quant.cell_codes import CellKind
 
 FLOAT_BYTES, ROUNDED_BYTES = 4, 2
 MOST_CHUNK_ROWS = 8192
@@ -30,32 +29,46 @@ USUAL_CELLS = 32_768
 PIECE_BYTES = 256  # what a piece is rounded up by
 
 
-def fitting_chunk(values: Mapping[str, Any], usable: int, asked: int | None, cells: int, ring: int) -> int:
+def fitting_chunk(
+    values: Mapping[str, Any],
+    usable: int,
+    asked: int | None,
+    cells: int,
+    kind: CellKind,
+    ring: int,
+    *,
+    is_paged: bool = False,
+) -> int:
     """Rows of the largest chunk that takes a modest part of `usable` bytes, beside a usual context; or as asked.
 
     values: config.json of a family that runs on a device; cells: the most that a slot may have; ring: bytes that
-    experts on their way take beside it.
+    experts on their way take beside it; is_paged: keys and values lie in main memory.
     """
     cells = min(cells, USUAL_CELLS)
     if asked is not None:
         return asked
     rows = MOST_CHUNK_ROWS
-    while rows > LEAST_CHUNK_ROWS and CARD_PART * (reader_bytes(values, rows, cells) + ring) > usable:
+    while (
+        rows > LEAST_CHUNK_ROWS
+        and CARD_PART * (reader_bytes(values, rows, cells, kind, is_paged=is_paged) + ring) > usable
+    ):
         rows //= 2
     return rows
 
 
-def reader_room(values: Mapping[str, Any], rows: int, cells: int) -> Growth:
-    """The part of a plan for chunks of so many rows; cells: the most that a slot may have.
+def reader_room(values: Mapping[str, Any], rows: int, cells: int, kind: CellKind, *, is_paged: bool = False) -> Growth:
+    """The part of a plan for chunks of so many rows; cells: the most that a slot may have, of this kind.
 
-    What grows with a slot's cells are keys, values and the indexer's keys as matrix units multiply them.
+    What grows with a slot's cells are the indexer's keys as matrix units multiply them, and keys and values, which are
+    multiplied in place where they are bf16 and on the card (not `is_paged`).
     """
     text = values.get("text_config") or values
     kv_heads = text.get("num_key_value_heads") or text["num_attention_heads"]
-    a_cell = 2 * ROUNDED_BYTES * kv_heads * head_dim_of(text)
+    is_in_place = kind is CellKind.BF16 and not is_paged
+    a_cell = 0.0 if is_in_place else 2.0 * ROUNDED_BYTES * kv_heads * head_dim_of(text)
     if text.get("indexer_head_dim"):
         a_cell += 2 * ROUNDED_BYTES * text["indexer_head_dim"] / text["indexer_compress_ratio"]
-    fixed = reader_bytes(values, rows, cells) - int(a_cell * cells)
+    fixed = reader_bytes(values, rows, cells, kind, is_paged=is_paged) - int(a_cell * cells)
     return Growth(CHUNKS, Place.CARD, fixed=fixed, per_position=a_cell)
 
 
@@ -64,10 +77,11 @@ def ring_room(blobs: tuple[tuple[int, int], ...], experts: int) -> int:
     return ring_bytes(max(size for size, _ in blobs), experts) if blobs else 0
 
 
-def reader_bytes(values: Mapping[str, Any], rows: int, cells: int) -> int:
+def reader_bytes(values: Mapping[str, Any], rows: int, cells: int, kind: CellKind, *, is_paged: bool = False) -> int:
     """Bytes of all pieces together."""
     text = values.get("text_config") or values
-    pieces = [*_stream_pieces(text, rows), *_mixer_pieces(text, rows, cells), *_mlp_pieces(text, rows)]
+    attention = _attention_bytes(text, rows, cells, kind, is_paged)
+    pieces = [*_stream_pieces(text, rows), attention, *_mixer_pieces(text, rows), *_mlp_pieces(text, rows)]
     pieces += [FIELDS * FLOAT_BYTES * rows, HEAD_ROWS * FLOAT_BYTES * text["vocab_size"], _wide_piece(text, rows)]
     return int(sum(pieces)) + PIECE_BYTES * len(pieces)
 
@@ -83,15 +97,13 @@ def _stream_pieces(text: Mapping[str, Any], rows: int) -> list[int]:
     return [*pieces, rows * normed, mixed, 3 * PIECE_BYTES, min(rows, GATE_ROWS) * ROUNDED_BYTES * width]
 
 
-def _mixer_pieces(text: Mapping[str, Any], rows: int, cells: int) -> list[float]:
+def _mixer_pieces(text: Mapping[str, Any], rows: int) -> list[float]:
     query_width = text["num_attention_heads"] * head_dim_of(text)
     pieces: list[float] = [rows * ROUNDED_BYTES * max(query_width, delta_values(text))]
-    pieces.append(_attention_bytes(text, rows, cells))
     if delta_values(text):
         pieces.append(_delta_bytes(text, min(DELTA_ROWS, -(-rows // CHUNK) * CHUNK)))
     if text.get("ple_layer_ids"):
-        width = text.get("hc_count", 1) * text["hidden_size"]
-        a_row = FLOAT_BYTES * (4 * width + text["hidden_size"]) + (FLOAT_BYTES + ROUNDED_BYTES) * text["ple_embed_dim"]
+        a_row = FLOAT_BYTES * text["hidden_size"] + (FLOAT_BYTES + ROUNDED_BYTES) * text["ple_embed_dim"]
         pieces.append(min(rows, NGRAM_ROWS) * a_row + 16 * PIECE_BYTES)
     return pieces
 
@@ -108,15 +120,16 @@ def _mlp_pieces(text: Mapping[str, Any], rows: int) -> list[int]:
 
 
 def _wide_piece(text: Mapping[str, Any], rows: int) -> int:
-    """What holds projections, then the router's products, then experts' rows by rank; of a dense MLP gate and up."""
+    """What holds an n-gram layer, projections, the router's products, rows of experts; of a dense MLP gate and up."""
     shared = text.get("shared_expert_intermediate_size") or 0
     widths = [delta_width(text), attention_width(text), _experts(text) + 2 * shared]
     by_rank = ROUNDED_BYTES * _places(text) * text["hidden_size"]
     dense = min(rows, DENSE_ROWS) * FLOAT_BYTES * 2 * (text.get("intermediate_size") or 0)
-    return max(rows * max(FLOAT_BYTES * max(widths), by_rank), dense)
+    ngram = 4 * FLOAT_BYTES * text.get("hc_count", 1) * text["hidden_size"] if text.get("ple_layer_ids") else 0
+    return max(rows * max(FLOAT_BYTES * max(widths), by_rank), dense, min(rows, NGRAM_ROWS) * ngram)
 
 
-def _attention_bytes(text: Mapping[str, Any], rows: int, cells: int) -> int:
+def _attention_bytes(text: Mapping[str, Any], rows: int, cells: int, kind: CellKind, is_paged: bool) -> int:
     indexer = None
     if text.get("indexer_head_dim"):
         ratio = text["indexer_compress_ratio"]
@@ -124,7 +137,8 @@ def _attention_bytes(text: Mapping[str, Any], rows: int, cells: int) -> int:
         indexer = IndexerRowsShape(text["indexer_n_heads"], text["indexer_head_dim"], ratio, top)
     heads = text["num_attention_heads"], text.get("num_key_value_heads") or text["num_attention_heads"]
     shape = AttentionRowsShape(*heads, head_dim_of(text), indexer=indexer)
-    return AttentionReadWork.empty(rows, shape, cells, torch.float32, "meta").bytes_used() + 10 * PIECE_BYTES
+    work = AttentionReadWork.empty(rows, shape, cells, kind, "meta", is_paged=is_paged)
+    return work.bytes_used() + 10 * PIECE_BYTES
 
 
 def _delta_bytes(text: Mapping[str, Any], rows: int) -> int:

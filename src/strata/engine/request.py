@@ -18,6 +18,7 @@ class TokenRequest:
     choice: int = 0  # numbers the replies of a request that asks for several of one prompt
     grammar: GrammarSpec | None = None  # what the reply must be
     prompt_logprobs: int | None = None  # likeliest tokens to report with every token of the prompt; None: nothing
+    boundaries: tuple[int, ...] = ()  # rising positions of the prompt at which its turns begin; empty: not known
 
 
 @dataclass(frozen=True)

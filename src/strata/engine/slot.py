@@ -1,21 +1,22 @@
 """One conversation's place in the engine: its state in the model and in the draft layer, and the ways back in both.
 
-Knows the contracts of model, draft layer and checkpoints; decides nothing but which checkpoints to give up.
+Knows the contracts of model, draft layer and checkpoints; which points are worth their memory is decided for all slots
+together (`points.py`).
 
-    points   where another request may go on: multiples of 64 inside prompts, the places where a kept turn began
+    points   where another request may go on: multiples of 64 inside prompts, the places where a kept turn began; one
+             that is only passing, where a piece of a prompt ended, goes when the next one comes
     marks    inside the last reply: its start and the last two places at least 16 rows apart, from which any row of it
              is found again by running its tokens as windows, which gives the same bits as decoding them did
 
 The start of a reply is kept as a point is; the other marks are taken again and again and may be copies in fixed places.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from strata.engine.points import superfluous_point
 from strata.models.base import LanguageModel, LogitRows, Reading, Segment
 from strata.speculation.mtp import SlotDrafts
 from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
@@ -32,6 +33,8 @@ class Checkpoint:
     position: int
     state: Any
     drafts: Any
+    use: int = 0  # number of the last request that took it or went on from it
+    is_passing: bool = False
 
 
 @dataclass
@@ -43,37 +46,45 @@ class Slot:
     drafts: SlotDrafts | None  # None: nothing is drafted
     points: list[Checkpoint] = field(default_factory=list)
     marks: list[Checkpoint] = field(default_factory=list)
+    use: int = 0  # number of the request that has it
 
     @property
     def position(self) -> int:
         """Rows that are part of the state."""
         return self.state.position
 
-    def begin_read(self, token_ids: torch.Tensor, logit_rows: LogitRows, mark: int | None) -> Reading:
+    @property
+    def lasting_points(self) -> list[Checkpoint]:
+        """The points that do not go by themselves."""
+        return [point for point in self.points if not point.is_passing]
+
+    def begin_read(self, token_ids: torch.Tensor, logit_rows: LogitRows, marks: Sequence[int]) -> Reading:
         """Read rows of a prompt into the state; the draft layer is told by the caller, who may know the next token.
 
-        mark: see `LanguageModel.begin_read`.
+        marks: see `LanguageModel.begin_read`.
         """
-        return self.model.begin_read(Segment(self.state, token_ids), logit_rows, mark)
+        return self.model.begin_read(Segment(self.state, token_ids), logit_rows, marks)
 
     def abandon_read(self) -> None:
         """A read was cancelled: go back to the last point. Without one the slot is only good to be emptied."""
         if self.points:
             self.state = go_back(self.state, self.points[-1].state)
+            if self.drafts is not None:
+                self.drafts.go_back(self.points[-1].drafts)
 
     def add_point_at(self, state: Any) -> None:
         """Keep the place that a read passed and whose `checkpoint` this is; of a model without a draft layer."""
-        self._add_point(Checkpoint(state.position, state, None))
+        self.points = [*self.lasting_points, Checkpoint(state.position, state, None, self.use)]
 
-    def add_point(self) -> None:
-        """Keep this place for other requests; another one may be given up for it."""
-        self._add_point(self._checkpoint())
+    def add_point(self, *, is_passing: bool = False) -> None:
+        """Keep this place for other requests; there is room for it."""
+        self.points = [*self.lasting_points, replace(self._checkpoint(), is_passing=is_passing)]
 
-    def _add_point(self, point: Checkpoint) -> None:
-        self.points.append(point)
-        given_up = superfluous_point([point.position for point in self.points])
-        if given_up is not None:
-            del self.points[given_up]
+    def give_up(self, positions: Collection[int]) -> None:
+        """Let go of the points at these positions; the one where the slot stands only when the next one comes."""
+        here = self.position
+        kept = [point for point in self.points if point.position == here or point.position not in positions]
+        self.points = [replace(each, is_passing=True) if each.position in positions else each for each in kept]
 
     def begin_reply(self) -> None:
         """The state stands at the end of the prompt."""
@@ -98,8 +109,12 @@ class Slot:
         self.marks.append(Checkpoint(self.position, state, drafts))
         del self.marks[1:-RECENT_MARKS]
 
-    def continued(self, position: int, tokens: Sequence[int]) -> "Slot":
-        """This slot behind the first `position` rows of its conversation, whose tokens are given; later ones go."""
+    def continued(self, position: int, tokens: Sequence[int], use: int) -> "Slot":
+        """This slot behind the first `position` rows of its conversation, whose tokens are given; later ones go.
+
+        use: number of the request that goes on. Where there is no point at `position` yet, the caller may add it.
+        """
+        self.use = use
         if position != self.position:
             nearest = self._nearest(position)
             self.state = go_back(self.state, nearest.state)
@@ -107,11 +122,15 @@ class Slot:
                 self.drafts.go_back(nearest.drafts)
         return self._moved_to(position, tokens)
 
-    def forked(self, position: int, tokens: Sequence[int]) -> "Slot":
-        """Another slot behind the first `position` rows of this one's conversation; this one stays as it is."""
+    def forked(self, position: int, tokens: Sequence[int], use: int) -> "Slot":
+        """Another slot behind the first `position` rows of this one's conversation; this one stays as it is.
+
+        It shares the first point and the last one, which take no more memory. use: as in `continued`.
+        """
         nearest = self._checkpoint() if position == self.position else self._nearest(position)
         drafts = None if self.drafts is None else self.drafts.fork(nearest.drafts)
-        other = Slot(self.model, fork(self.state, nearest.state), drafts, list(self.points))
+        shared = [point for point in self.points if point.position <= position]
+        other = Slot(self.model, fork(self.state, nearest.state), drafts, shared[:1] + shared[1:][-1:], use=use)
         try:
             return other._moved_to(position, tokens)
         except BaseException:
@@ -123,9 +142,9 @@ class Slot:
         self.model.release(self.state)
 
     def bytes_used(self) -> int:
-        """Bytes of the state and of what its checkpoints keep."""
+        """Bytes of the state and of what its marks keep; points are counted for all slots together."""
         drafts = 0 if self.drafts is None else self.drafts.bytes_used()
-        kept = sum(checkpoint_bytes(each.state) for each in (*self.points, *self.marks))
+        kept = sum(checkpoint_bytes(mark.state) for mark in self.marks)
         return self.state.bytes_used() + drafts + kept
 
     def _nearest(self, position: int) -> Checkpoint:
@@ -136,25 +155,26 @@ class Slot:
         """Decode again what lies between the checkpoint and `position`; drop the ways to what is gone."""
         self.marks = []
         self.points = [point for point in self.points if point.position <= position]
+        most = min(REPLAY_ROWS, self.model.most_window_rows or REPLAY_ROWS)
         while self.position < position:
-            rows = torch.tensor(tokens[self.position : min(position, self.position + REPLAY_ROWS)])
+            rows = torch.tensor(tokens[self.position : min(position, self.position + most)])
             window = self.model.window([Segment(self.state, rows)])
             self.model.commit(window, [len(rows)])
             if self.drafts is not None:
                 self.drafts.follow(window.output.hidden, rows)
-        if not self.points or self.points[-1].position < position:
-            self.add_point()
+        if self.points and self.points[-1].position == position:
+            self.points[-1] = replace(self.points[-1], use=self.use, is_passing=False)
         return self
 
     def _checkpoint(self) -> Checkpoint:
         drafts = None if self.drafts is None else self.drafts.checkpoint()
-        return Checkpoint(self.position, take_checkpoint(self.state), drafts)
+        return Checkpoint(self.position, take_checkpoint(self.state), drafts, self.use)
 
 
-def open_slot(model: LanguageModel, *, drafting: bool) -> Slot:
-    """An empty slot; it drafts if that is wanted and the model has a draft layer."""
+def open_slot(model: LanguageModel, *, drafting: bool, use: int) -> Slot:
+    """An empty slot of request number `use`; it drafts if that is wanted and the model has a draft layer."""
     head = model.draft_head if drafting else None
-    return Slot(model, model.new_state(), SlotDrafts(head) if head is not None else None)
+    return Slot(model, model.new_state(), SlotDrafts(head) if head is not None else None, use=use)
 
 
 def _position(checkpoint: Checkpoint) -> int:

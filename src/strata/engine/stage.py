@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from strata.kernels.attention_rows import RotationTables, rotation_table
+from strata.kernels.attention_rows import AttentionRowsShape, AttentionWork, RotationTables, rotation_table
 from strata.kernels.delta_rows import SegmentLengths
 from strata.kernels.expert_plan.tables import PlannedWork
 from strata.kernels.sampler import accept_rows, begin_window, choose_tokens, choose_unfiltered_tokens
@@ -25,10 +25,11 @@ from strata.kernels.sampler.results import WindowResults
 from strata.kernels.sampler.slots import ReplyStart, SlotVariables, slot_words
 from strata.kernels.window_rows import WindowRows
 from strata.models.device.buffers import Buffers
-from strata.models.device.description import DeviceModel, SparseMlp
+from strata.models.device.description import AttentionMixer, DeviceModel, SparseMlp
 from strata.models.device.launches import Launch, Program, Workspace
 from strata.models.device.programs import build_program
 from strata.models.device.state import DeviceState
+from strata.quant.cell_codes import CellKind
 
 ROW_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MOST_ROWS = ROW_BUCKETS[-1]
@@ -51,6 +52,8 @@ class StageSizes:
     slots: int
     context: int  # rows of a slot
     most_drafts: int = 0  # of a slot in one window
+    kv_kind: CellKind = CellKind.BF16  # of keys and values
+    kv_resident: int = 0  # cells of a slot that the device keeps while main memory has all; 0: all lie on the device
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,15 @@ def buckets_for(slots: int, most_drafts: int) -> tuple[int, ...]:
     return tuple(sorted({bucket_of(rows) for rows in range(1, most + 1)} | {MOST_ROWS}))
 
 
+def most_rows_of(model: DeviceModel, state: DeviceState) -> int:
+    """Rows of a window whose keys and values there is room for on the device at once."""
+    if state.pools is None:
+        return MOST_ROWS
+    indexers = (layer.mixer.layer.shape.indexer for layer in model.layers if isinstance(layer.mixer, AttentionMixer))
+    most = state.pools.most_rows(max(indexer.top_blocks for indexer in indexers if indexer is not None))
+    return MOST_ROWS if most is None else min(MOST_ROWS, most)
+
+
 class Stage:
     """See the module. Not thread-safe; one bucket runs at a time, because buckets share their buffers."""
 
@@ -86,7 +98,12 @@ class Stage:
         self.device = model.device
         self.segments = min(sizes.slots, MOST_ROWS)  # slots that may share a window
         self.buckets = tuple(sorted(buckets or buckets_for(sizes.slots, sizes.most_drafts)))
-        self.state = DeviceState.empty(model.sizes, sizes.slots, sizes.context, self.device)
+        self.state = DeviceState.empty(
+            model.sizes, sizes.slots, sizes.context, sizes.kv_kind, self.device, sizes.kv_resident
+        )
+        self.most_rows = most_rows_of(model, self.state)  # that may share a window
+        if self.most_rows < min(MOST_ROWS, sizes.slots * (1 + sizes.most_drafts)):
+            raise ValueError(f"with {sizes.kv_resident} resident cells a slot only {self.most_rows} rows fit a window")
         self.variables = SlotVariables.empty(sizes.slots, self.device)  # what the device knows of each slot's reply
         self.plan = WindowPlan.empty(self.segments, sizes.most_drafts, self.device)
         self.results = WindowResults.empty(self.segments, sizes.most_drafts, self.device)
@@ -121,6 +138,10 @@ class Stage:
     def hidden(self, bucket: int) -> torch.Tensor:
         """float32 [bucket, streams * hidden]: the streams before the final mixer, behind a forward or window."""
         return self._buckets[bucket].buffers.streams
+
+    def attention_work(self, bucket: int, shape: AttentionRowsShape) -> AttentionWork:
+        """What the launches of attention layers of this shape leave for each other: of the last one that ran."""
+        return self._buckets[bucket].buffers.attention_work(shape)
 
     def planned(self, bucket: int, mlp: SparseMlp) -> PlannedWork:
         """Where windows of a bucket find what is planned of such a layer's experts, where those lie in tiers."""
@@ -240,9 +261,10 @@ class Stage:
 
     def _check_parts(self, bucket: int, parts: Sequence[RowsPart]) -> None:
         rows = sum(len(part.tokens) for part in parts)
-        if rows > bucket or len(parts) > self.segments or not all(part.tokens for part in parts):
+        if rows > min(bucket, self.most_rows) or len(parts) > self.segments or not all(part.tokens for part in parts):
             raise ValueError(
-                f"{rows} rows in {len(parts)} parts do not fit {bucket} rows in {self.segments}, none empty"
+                f"{rows} rows in {len(parts)} parts do not fit {min(bucket, self.most_rows)} rows in {self.segments}, "
+                "none empty"
             )
         slots = [part.slot for part in parts]
         if len(set(slots)) < len(slots) or not all(0 <= slot < self.sizes.slots for slot in slots):

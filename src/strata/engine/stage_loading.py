@@ -10,14 +10,18 @@ from typing import Any, TypeVar
 
 import torch
 
+from strata.engine.checkpoint_budget import planned_checkpoints, point_budget
 from strata.engine.chunk_loading import make_chunks, warm_up_chunks
 from strata.engine.failures import is_out_of_memory
 from strata.engine.graphs import WindowGraphs
 from strata.engine.memory_plan import GIB, MemoryPlan
 from strata.engine.placement import next_smaller, plan_again, recheck
+from strata.engine.points import PointBudget
+from strata.engine.read_pace import ReadSteps
 from strata.engine.stage import MOST_ROWS, Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_profile import profiled_run
+from strata.engine.stage_slots import StageSlots
 from strata.engine.tier_loading import LoadedTiers, TierWishes, give_way, load_tiers, plan_store, ranks_of
 from strata.errors import EngineError, ModelError
 from strata.experts.host_memory import Pinning
@@ -70,6 +74,7 @@ class LoadedStage:
     model: StageModel
     plan: MemoryPlan
     notices: tuple[str, ...]
+    points: PointBudget
     tiers: LoadedTiers | None = None  # None: all experts lie on the card
 
 
@@ -81,10 +86,12 @@ def load_stage(
     *,
     is_profiled: bool = False,
     wishes: TierWishes | None = None,
+    steps: ReadSteps | None = None,
 ) -> LoadedStage:
     """Load the model's tensors and make the stage. Raises ModelError or EngineError, with what would work.
 
     Where the plan has seats, experts lie in tiers as `wishes` says; the stage's model holds their tables and threads.
+    steps: of prompts that pass in chunks.
     is_profiled: run step by step and print a table of the steps' times when the process ends, instead of by graphs.
     An interrupt ends it between two tensors or two windows and is raised again.
     """
@@ -99,22 +106,39 @@ def load_stage(
         if weights.tiers is not None:
             give_way(weights.tiers, tried)
             card.release_unused()
-        stage = Stage(weights.description, StageSizes(tried.slots, tried.context))
+        stage = Stage(weights.description, sizes_of(tried))
         run = profiled_run(stage, on_progress) if is_profiled else WindowGraphs(stage, on_progress).run
         chunks = None
         if tried.request.chunk_rows and problem is None:
             chunks = make_chunks(stage, min(tried.request.chunk_rows, stage.state.cells), store, pool)
             warm_up_chunks(chunks)
-        return StageModel(stage, run, files.config, weights.experts_per_row, chunks)
+        return StageModel(stage, run, files.config, weights.experts_per_row, chunks, steps)
 
     fitting = _not_refused(recheck(weights.plan, card.free_bytes()))
     model, found = largest_that_fits(fitting, make, card.release_unused)
+    points = make_point_room(model.slots, planned_checkpoints(found), card.pinning())
     notices = plan_notices(plan, found, files.config.max_position)
+    if model.slots.room.notice is not None:
+        notices += (model.slots.room.notice,)
     if store is not None and store.notice is not None:
         notices += (store.notice,)
     if problem is not None and found.request.chunk_rows:
         notices += (f"prompts are read as windows of {MOST_ROWS} rows, which is slow, because {problem}",)
-    return LoadedStage(model, found, notices, weights.tiers)
+    return LoadedStage(model, found, notices, points, weights.tiers)
+
+
+def sizes_of(plan: MemoryPlan) -> StageSizes:
+    """Of a stage of this plan."""
+    request = plan.request
+    return StageSizes(plan.slots, plan.context, kv_kind=request.kv_kind, kv_resident=request.kv_resident)
+
+
+def make_point_room(slots: StageSlots, size: int, pinning: Pinning | None) -> PointBudget:
+    """Take `size` bytes of main memory for the points of a stage's slots; returns how many they may keep."""
+    count = slots.stage.sizes.slots
+    budget = point_budget(size, slots.point_bytes, count)
+    slots.make_room(budget.points + count if slots.point_bytes else 0, pinning)
+    return budget if slots.room.free_pieces or not slots.point_bytes else PointBudget(count, count)
 
 
 @dataclass(frozen=True)

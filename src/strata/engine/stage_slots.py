@@ -2,8 +2,8 @@
 
 A slot is written in place, so a checkpoint copies what does not grow: the delta nets' matrices, the convolutions'
 tails, the n-grams' history and tails. Cells are only cut back, since those in front of a position never change. Marks
-are copied into two seats of the slot on the device; points, which last longer, into main memory. Copies are launched
-like windows and nobody waits for them.
+are copied into two seats of the slot on the device; points, which last longer, into main memory (`checkpoint_room`).
+Copies are launched like windows and nobody waits for them.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from strata.engine.checkpoint_room import CheckpointRoom, PartShape, no_room
 from strata.engine.slot import RECENT_MARKS
 from strata.engine.stage import Stage
 from strata.errors import EngineError
+from strata.experts.host_memory import Pinning
 from strata.models.device.state import DeviceState
 
 
@@ -21,7 +23,7 @@ from strata.models.device.state import DeviceState
 class SlotCopy:
     """What does not grow of a slot's state behind `position` rows."""
 
-    parts: Sequence[torch.Tensor]
+    parts: Sequence[torch.Tensor]  # as `fixed_parts` gives them
     position: int | None  # None: behind a window that has not landed
     is_in_seat: bool = False  # not memory of its own
 
@@ -31,7 +33,7 @@ class SlotCopy:
 
 
 class StageSlots:
-    """Which slots of a stage are free, and the seats of all of them."""
+    """Which slots of a stage are free, the seats of all of them, and the room that their points have."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -39,10 +41,27 @@ class StageSlots:
         parts = fixed_parts(stage.state, 0)
         shapes = [(stage.sizes.slots, RECENT_MARKS, *part.shape) for part in parts]
         self._seats = [part.new_empty(shape) for part, shape in zip(parts, shapes, strict=True)]
+        self._shapes = [PartShape(tuple(part.shape), part.dtype) for part in parts]
+        self.room = no_room(self._shapes)
+
+    @property
+    def point_bytes(self) -> int:
+        """Of one point, in main memory."""
+        return self.room.piece_bytes
+
+    def make_room(self, points: int, pinning: Pinning | None) -> None:
+        """Take main memory for so many points; nobody has one yet. pinning: of memory that a card copies to."""
+        self.room = CheckpointRoom(self._shapes, points, pinning)
+
+    def room_for_copy(self, index: int, position: int) -> SlotCopy:
+        """Main memory for a copy of what does not grow of a slot, which a device may write and read from now on."""
+        copy = SlotCopy((), position)
+        copy.parts = self.room.take(copy, fixed_parts(self.stage.state, index))
+        return copy
 
     @property
     def slot_bytes(self) -> int:
-        """Of one slot with its seats, on the device."""
+        """Of one slot with its seats, on the device; keys and values count wherever they lie."""
         seats = sum(seat.numel() * seat.element_size() for seat in self._seats)
         return (self.stage.state.bytes_used() + seats) // self.stage.sizes.slots
 
@@ -119,15 +138,19 @@ class StageSlot:
         parts = fixed_parts(self._slots.stage.state, self.index)
         if not is_mark:
             assert self._in_flight == 0, "a point is taken where the host knows the position"
-            made = room_of_parts(self._slots.stage.state, self.index)
-            copy_all(parts, made)
-            return SlotCopy(made, self.position)
+            point = self.room_for_copy(self.position)
+            copy_all(parts, point.parts)
+            return point
         seat = self._slots.seat(self.index, self._marks)
         self._marks += 1
         copy_all(parts, seat)
         copy = SlotCopy(seat, None if self._in_flight else self.position, is_in_seat=True)
         self._open_mark = copy if self._in_flight else None
         return copy
+
+    def room_for_copy(self, position: int) -> SlotCopy:
+        """Main memory for the state behind so many rows."""
+        return self._slots.room_for_copy(self.index, position)
 
     def go_back(self, saved: SlotCopy) -> None:
         """See `Restorable`."""
@@ -168,9 +191,3 @@ def copy_all(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> N
         else:
             for from_layer, to_layer in zip(source, target, strict=True):
                 to_layer.copy_(from_layer, non_blocking=True)
-
-
-def room_of_parts(state: DeviceState, slot: int) -> list[torch.Tensor]:
-    """Main memory for `fixed_parts`, which a device writes and reads while the host goes on; nobody else looks in."""
-    parts = fixed_parts(state, slot)
-    return [torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda) for part in parts]

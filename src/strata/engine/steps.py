@@ -4,7 +4,7 @@ Values only, of integers and tokens; neither side knows more of the other.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strata.engine.request import TokenRequest
@@ -44,13 +44,13 @@ class Open:
 class Read:
     """Read the slot's prompt up to row `stop`; with its last row comes the first token of the reply.
 
-    An engine that reads by layers does one layer and says in its result whether the piece is through; until then the
+    The engine does one step of it, mostly a layer, and says in its result whether the piece is through; until then the
     next read of this slot is the same one.
     """
 
     slot: int
     stop: int
-    point: int | None = None  # a row in between that another request may go on behind; of one that reads by layers
+    points: tuple[int, ...] = ()  # rows up to `stop` behind which another request may go on: rising, multiples of 64
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,5 @@ class SlotResult:
     prompt_logprobs: tuple[Draw, ...] | None = None  # with the last row of a prompt, if they were asked for
     is_under_way: bool = False  # a read has not come to its `stop` yet
     points: tuple[int, ...] = ()  # rows behind which another request may go on, rising
+    others: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # the same of slots that gave some up for it
     notices: tuple[str, ...] = ()

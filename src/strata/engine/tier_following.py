@@ -65,7 +65,7 @@ def follow_windows(loaded: LoadedTiers, stage: Stage, settings: EngineSettings) 
         for follow in followers:
             follow(is_read)
 
-    loaded.tiers.follow(before_launch)
+    loaded.tiers.follow(before_launch, swapper.note_prompt)
     return swapper
 
 

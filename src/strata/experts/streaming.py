@@ -2,14 +2,16 @@
 
 Knows addresses, tiles and in which order bytes move; knows no row. A tile is up to 64 experts that lie in the card's
 memory for a moment: three of them make a ring, so that two can be on their way while one is used. Every tile is sent
-once for all rows of a chunk. While rows pass the layers nobody changes seats: addresses were looked up before.
+once for all rows of a chunk. While rows pass the layers nobody changes seats: addresses were looked up before. The
+ring goes on from one chunk to the next: the copies of the next one begin while the last layer of this one is computed.
 
     side road   tile 0 │ tile 1 │ tile 2 │ tile 3 (once tile 0 was used) │ …
     main road            residents │ tile 0 │ tile 1 │ …
 """
 
+import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from strata.experts.feed import Copying, ExpertBatch
+from strata.experts.staging import Staging
 from strata.experts.streams import Mark, Streams
 
 TILE_EXPERTS = 64
@@ -29,60 +33,6 @@ _ALIGNED = 16  # entries of `chosen`: every batch begins at a multiple
 def ring_bytes(blob_bytes: int, experts: int) -> int:
     """Bytes of the card for a ring over layers of `experts` experts of at most so many bytes each."""
     return RING_TILES * min(TILE_EXPERTS, experts) * blob_bytes
-
-
-@dataclass(frozen=True)
-class ExpertBatch:
-    """Experts of one layer that lie in the card's memory now. Tensors are on the computing device."""
-
-    addresses: torch.Tensor  # int64 [experts]: of the chosen ones; others may hold anything
-    chosen: torch.Tensor  # int32 [batch]: their numbers, rising
-
-
-class ExpertFeed(Protocol):
-    """Gives a layer's experts batch by batch to whoever computes the rows of one chunk, layer after layer."""
-
-    @property
-    def asks_for_routing(self) -> bool:
-        """Whether `batches` must be told which experts the rows need, so that the others are not sent."""
-        ...
-
-    def begin(self, places: int) -> None:
-        """A chunk of so many places (rows * ranks) begins; `end` follows, whatever happens."""
-        ...
-
-    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
-        """The experts of a layer, counted among those that have experts. Layers come in order.
-
-        A batch is there for what is launched until the next one is asked for. needed: None for all.
-        """
-        ...
-
-    def end(self) -> None:
-        """The chunk is through, or is given up; what was launched for it may still run."""
-        ...
-
-
-class ResidentExperts:
-    """See `ExpertFeed`: every expert has its place in the card's memory for ever."""
-
-    asks_for_routing = False
-
-    def __init__(self, addresses: Sequence[torch.Tensor]) -> None:
-        """addresses: int64 [experts] on the computing device, for each layer with experts."""
-        self._batches = [
-            ExpertBatch(each, torch.arange(each.numel(), dtype=torch.int32, device=each.device)) for each in addresses
-        ]
-
-    def begin(self, places: int) -> None:
-        """See `ExpertFeed`."""
-
-    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
-        """See `ExpertFeed`."""
-        yield self._batches[layer]
-
-    def end(self) -> None:
-        """See `ExpertFeed`."""
 
 
 class BlobStore(Protocol):
@@ -122,9 +72,10 @@ class SeatHolder(Protocol):
 class _Tile:
     """Experts in one part of the ring, or on their way there."""
 
-    layer: int
-    experts: list[int]
     part: int  # of the ring
+    size: int  # bytes
+    asked: float  # when, on the host's clock
+    begun: Mark
     arrived: Mark
 
 
@@ -138,6 +89,7 @@ class StreamedExperts:
         streams: Streams,
         device: torch.device,
         files: ExpertFiles | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """streams: with a side road of their own; files: for experts that have neither a seat nor a place.
 
@@ -145,6 +97,7 @@ class StreamedExperts:
         there is none.
         """
         self._store, self._seats, self._streams, self._device, self._files = store, seats, streams, device, files
+        self._clock = clock
         layers, self._experts = store.resident.shape
         size = ring_bytes(int(store.blob_bytes.max()), self._experts) // RING_TILES
         self._ring = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(RING_TILES)]
@@ -157,13 +110,18 @@ class StreamedExperts:
         batches = 1 + -(-self._experts // TILE_EXPERTS)
         room = self._experts + batches * _ALIGNED
         self._chosen = torch.zeros(layers, room, dtype=torch.int32, device=device)
+        self._staging = Staging(layers * max(8 * self._experts, 4 * room), device, streams)
         self._residents: list[list[int]] = []
         self._planned: list[list[list[int]]] = []  # of each layer its tiles
         self._waiting: deque[tuple[int, list[int]]] = deque()  # tiles that are not sent yet
-        self._sent: deque[_Tile] = deque()
+        self._sent: deque[_Tile] = deque()  # and not held yet
+        self._held: _Tile | None = None
+        self._on_way: deque[_Tile] = deque()  # not seen to have arrived
+        self._seen = 0.0  # when a tile was seen to have arrived
+        self._for_a_byte = 0.0  # seconds, of the tile that arrived last
         self._next_part = 0
         self.asks_for_routing = False
-        self.sent_bytes = 0  # so far
+        self.sent_bytes = self.sent = self.at_hand = 0  # so far
 
     def begin(self, places: int) -> None:
         """See `ExpertFeed`. Of a long chunk all tiles of all layers are sent one after another, as the ring allows."""
@@ -175,50 +133,87 @@ class StreamedExperts:
         missing = [np.flatnonzero(row == 0).tolist() for row in self._store.resident]
         self._planned = [_tiles(experts) for experts in missing]
         self._tell_addresses(range(len(missing)))
-        self._waiting.extend((layer, tile) for layer, tiles in enumerate(self._planned) for tile in tiles)
-        self._fill_ring()
+        self._send(range(len(missing)))
 
-    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
+    def batches(self, layer: int, needed: Collection[int] | None) -> Sequence[ExpertBatch]:
         """See `ExpertFeed`."""
-        residents = self._residents[layer]
         if self.asks_for_routing:
-            wanted = set(range(self._experts) if needed is None else needed)
-            residents = [expert for expert in residents if expert in wanted]
-            tiles = _tiles(sorted(wanted.difference(residents)))
-            self._plan_layer(layer, residents, tiles)
-        start = 0
-        if residents:
-            yield ExpertBatch(self._addresses[layer], self._chosen[layer, : len(residents)])
-            start = _aligned(len(residents))
-        while self._sent and self._sent[0].layer == layer:
-            tile = self._sent.popleft()
-            self._streams.hold_main(tile.arrived)
-            try:
-                yield ExpertBatch(self._addresses[layer], self._chosen[layer, start : start + len(tile.experts)])
-            finally:  # whoever stops here has perhaps launched what reads it
-                self._used[tile.part] = self._streams.mark_main()
-            start += _aligned(len(tile.experts))
-            self._fill_ring()
+            self._plan_layer(layer, set(range(self._experts) if needed is None else needed))
+        self.at_hand += len(self._residents[layer])
+        size, start, found = int(self._store.blob_bytes[layer]), 0, []
+        for number, experts in enumerate((self._residents[layer], *self._planned[layer])):
+            if experts:
+                chosen = self._chosen[layer, start : start + len(experts)]
+                found.append(ExpertBatch(self._addresses[layer], chosen, size * len(experts) if number else 0))
+            start += _aligned(len(experts))
+        return found
+
+    def hold(self) -> None:
+        """See `ExpertFeed`."""
+        assert self._held is None, "the batch before is let go first"
+        self._held = self._sent.popleft()
+        self._streams.hold_main(self._held.arrived)
+
+    def let_go(self) -> None:
+        """See `ExpertFeed`. Raises EngineError for experts that cannot be read from files."""
+        self._leave_part()
+        self._fill_ring()
 
     def end(self) -> None:
         """See `ExpertFeed`. What is on its way arrives in a part of the ring that nobody reads."""
-        if self._sent:  # who waits for the main road waits for these copies, too, before any memory goes
-            self._streams.hold_main(self._streams.mark_side())
         self._waiting.clear()
         self._sent.clear()
-        self._seats.release_seats()
+        try:
+            self._leave_part()  # whoever gave up has perhaps launched what reads it
+            # Who waits for the main road waits for the copies, too, before any memory goes.
+            self._streams.hold_main(self._streams.mark_side())
+        finally:
+            self._held = None
+            self._seats.release_seats()
 
-    def _plan_layer(self, layer: int, residents: list[int], tiles: list[list[int]]) -> None:
+    @property
+    def copying(self) -> Copying:
+        """See `ExpertFeed`. Asks marks, and waits for none."""
+        self._see_arrivals()
+        arrivals, passing = [], 0.0
+        for number, tile in enumerate(self._on_way):
+            seconds = tile.size * self._for_a_byte
+            if not number:  # it has been coming since the one before it was seen to be there
+                seconds = max(0.0, seconds - (self._clock() - max(tile.asked, self._seen)))
+            passing += seconds
+            arrivals.append(passing)
+        there = (0.0,) * max(0, len(self._sent) - len(arrivals))
+        return Copying((*there, *arrivals)[len(there) + len(arrivals) - len(self._sent) :], self._for_a_byte)
+
+    def _leave_part(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._used[held.part] = self._streams.mark_main()
+
+    def _see_arrivals(self) -> None:
+        while self._on_way and self._on_way[0].arrived.is_passed():
+            tile = self._on_way.popleft()
+            self._seen = self._clock()
+            self._for_a_byte = tile.arrived.seconds_since(tile.begun) / tile.size
+
+    def _plan_layer(self, layer: int, wanted: set[int]) -> None:
         """The one layer of a short chunk whose tiles are sent now."""
-        self._residents[layer] = residents
+        residents = np.flatnonzero(self._store.resident[layer]).tolist()
+        self._residents[layer] = [expert for expert in residents if expert in wanted]
         self._planned = [[] for _ in self._residents]
-        self._planned[layer] = tiles
+        self._planned[layer] = _tiles(sorted(wanted.difference(residents)))
         self._tell_addresses([layer])
-        self._waiting.extend((layer, tile) for tile in tiles)
+        self._send([layer])
+
+    def _send(self, layers: Sequence[int]) -> None:
+        """All that is planned of these layers."""
+        for layer in layers:
+            self._waiting.extend((layer, tile) for tile in self._planned[layer])
         self._fill_ring()
 
     def _fill_ring(self) -> None:
         """Send tiles as long as a part of the ring is free, behind what still reads it."""
+        self._see_arrivals()
         while self._waiting and len(self._sent) < RING_TILES:
             layer, experts = self._waiting.popleft()
             part, self._next_part = self._next_part, (self._next_part + 1) % RING_TILES
@@ -226,14 +221,17 @@ class StreamedExperts:
             if used is not None:
                 self._streams.hold_side(used)
             offset, room = 0, self._read_from_files(layer, experts)
+            asked, begun = self._clock(), self._streams.mark_side()
             for run in self._runs(layer, experts, room):
                 self._streams.copy_beside(run, self._ring[part][offset : offset + run.numel()])
                 offset += run.numel()
             self.sent_bytes += offset
-            tile = _Tile(layer, experts, part, self._streams.mark_side())
+            self.sent += len(experts)
+            tile = _Tile(part, offset, asked, begun, self._streams.mark_side())
             if room:
                 self._room_marks[-1] = tile.arrived
             self._sent.append(tile)
+            self._on_way.append(tile)
 
     def _read_from_files(self, layer: int, experts: list[int]) -> dict[int, torch.Tensor]:
         """Those of a tile that lie nowhere else, by number, in the room that was sent from longest ago."""
@@ -273,13 +271,8 @@ class StreamedExperts:
                 addresses[row, tile] = self._ring[part].data_ptr() + size * np.arange(len(tile))
                 part = (part + 1) % RING_TILES
         first, stop = layers[0], layers[-1] + 1
-        self._put(torch.from_numpy(addresses), self._addresses[first:stop])
-        self._put(torch.from_numpy(chosen), self._chosen[first:stop])
-
-    def _put(self, values: torch.Tensor, target: torch.Tensor) -> None:
-        """Behind what was launched; the staging is the allocator's until it is copied."""
-        is_gpu = self._device.type == "cuda"
-        target.copy_(values.pin_memory() if is_gpu else values, non_blocking=is_gpu)
+        self._staging.put(torch.from_numpy(addresses), self._addresses[first:stop])
+        self._staging.put(torch.from_numpy(chosen), self._chosen[first:stop])
 
 
 def _tiles(experts: list[int]) -> list[list[int]]:

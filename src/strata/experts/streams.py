@@ -3,7 +3,7 @@
 Knows copies and marks; knows no expert. On the CPU both roads are plain calls: what was asked for is done.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -17,6 +17,10 @@ class Mark(Protocol):
 
     def wait(self) -> None:
         """Until everything in front of it is done."""
+        ...
+
+    def seconds_since(self, earlier: Any) -> float:
+        """From an earlier mark of the same road to this one, both passed, on the device's clock."""
         ...
 
 
@@ -67,6 +71,10 @@ class Passed:
     def wait(self) -> None:
         """See `Mark`."""
 
+    def seconds_since(self, earlier: "Passed") -> float:
+        """See `Mark`: no time is lost on a road of plain calls."""
+        return 0.0
+
 
 class PlainStreams:
     """See `Streams`: main memory on both sides."""
@@ -103,7 +111,7 @@ class CudaMark:
     """An event that was recorded."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.event = torch.cuda.Event()
+        self.event = torch.cuda.Event(enable_timing=True)
         self.event.record(stream)
 
     def is_passed(self) -> bool:
@@ -113,6 +121,10 @@ class CudaMark:
     def wait(self) -> None:
         """See `Mark`. Raises torch's error if the device is lost."""
         self.event.synchronize()
+
+    def seconds_since(self, earlier: "CudaMark") -> float:
+        """See `Mark`. Raises torch's error if the device is lost."""
+        return earlier.event.elapsed_time(self.event) / 1e3
 
 
 class CudaStreams:

@@ -81,7 +81,16 @@ class Swapper:
         self._store, self._tables, self._streams, self._rule = store, tables, streams, rule
         self._counts = AskedCounts(asked, streams)
         self._cache = ExpertCache(store.resident != 0, store.blob_bytes.tolist(), rule)
+        self._prompts: list[NDArray[np.int32]] = []  # that were read since the last launch
         self._moves: list[Move] = []
+
+    def note_prompt(self, asked: NDArray[np.int32]) -> None:
+        """asked [layers, experts]: how many of a prompt's last rows took each expert.
+
+        They count as windows of one row would: a reply goes on much as its prompt ended. Experts that nobody else asks
+        for give way, by the cache's own rule and at its own pace; `heat` is of decode windows alone.
+        """
+        self._prompts.append(asked)
 
     def before_launch(self, is_read: bool) -> None:
         """Take every step that is due, and begin swaps if new counts have come. The launch is a window's or a read's.
@@ -95,6 +104,8 @@ class Swapper:
         if grown is not None:
             self.heat += grown
             self._begin(grown)
+        while self._prompts:
+            self._begin(self._prompts.pop(0))
         self._save_victims()
         self._empty_seats()
         self._fill_seats()

@@ -112,6 +112,7 @@ class ExpertTiers:
         words = AskingWords(what, f"the threads that compute {what}", name_of)
         self._windows = AskingWindows(self._service, [(self.mailbox, self.state)], words)
         self._before_launch: Callable[[bool], None] | None = None
+        self._behind_prompt: Callable[[NDArray[np.int32]], None] | None = None
         self.seats_are_held = False  # see `hold_seats`
 
     @property
@@ -148,9 +149,16 @@ class ExpertTiers:
         """
         self._tables.set_share(table)
 
-    def follow(self, before_launch: Callable[[bool], None]) -> None:
-        """Have this called before every launch, with whether it is a read: the place of who moves experts."""
-        self._before_launch = before_launch
+    def follow(
+        self,
+        before_launch: Callable[[bool], None],
+        behind_prompt: Callable[[NDArray[np.int32]], None] | None = None,
+    ) -> None:
+        """Have this called before every launch, with whether it is a read: the place of who moves experts.
+
+        behind_prompt: behind a prompt that passed in chunks, see `prompt_was_read`.
+        """
+        self._before_launch, self._behind_prompt = before_launch, behind_prompt
 
     def hold_seats(self) -> None:
         """Until `release_seats` nobody who follows is called, so that every expert stays where it is."""
@@ -159,6 +167,11 @@ class ExpertTiers:
     def release_seats(self) -> None:
         """Seats may change again, behind what was launched so far."""
         self.seats_are_held = False
+
+    def prompt_was_read(self, asked: NDArray[np.int32]) -> None:
+        """asked [layers, experts]: how many of a prompt's last rows took each expert; its reply begins now."""
+        if self._behind_prompt is not None:
+            self._behind_prompt(asked)
 
     def launched(self, *, is_read: bool = False) -> None:
         """A window, or a read, is about to be launched behind those in flight: from now on it may ask.
@@ -204,7 +217,8 @@ class ExpertTiers:
 
     def close(self) -> None:
         """Stop, and let go of the threads and of who follows; nothing is in flight any more."""
-        self._before_launch = None  # who follows knows these tiers: together they would outlive their last user
+        # Who follows knows these tiers: together they would outlive their last user.
+        self._before_launch = self._behind_prompt = None
         self._windows.close()
 
 

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
+from strata.types import ReadAhead
+
 
 class LogitRows(Enum):
     """For which rows of a read the head is computed: a prompt needs its last row only."""
@@ -65,12 +67,16 @@ class Reading(Protocol):
     Between two steps windows of other slots may be computed. Only `cancel` may follow an exception.
     """
 
-    checkpoint: (
-        Any  # the state in front of the mark, as `state.checkpoints` takes it; None without one; behind `finish`
-    )
+    @property
+    def checkpoints(self) -> Sequence[Any]:
+        """The state in front of each mark, as `state.checkpoints` takes it; behind `finish`."""
+        ...
 
     def advance(self) -> bool:
-        """The next step: one layer of all rows, or whatever a model takes for one. True if it was the last."""
+        """The next step: one layer of all rows, or whatever a model takes for one. True if it was the last.
+
+        Where a device has much to do first it may come back with nothing done.
+        """
         ...
 
     def finish(self) -> Output:
@@ -97,13 +103,28 @@ class LanguageModel(Protocol):
         ...
 
     @property
-    def reads_by_layers(self) -> bool:
-        """Whether a read is many steps, between which windows run, and can keep a mark; otherwise it is one."""
+    def keeps_marks(self) -> bool:
+        """Whether a read can keep states inside its rows; otherwise it ends where one is wanted."""
         ...
 
     @property
-    def chunk_rows(self) -> int:
-        """The most rows of one read, if it is read by layers."""
+    def chunk_rows(self) -> int | None:
+        """The most rows of one read; None: as many as one likes."""
+        ...
+
+    @property
+    def read_ahead(self) -> ReadAhead:
+        """What the device has to do for the read under way; nothing where a step returns when it is done."""
+        ...
+
+    @property
+    def most_window_rows(self) -> int | None:
+        """The most rows of one window; None: as many as one likes."""
+        ...
+
+    @property
+    def pages_counted(self) -> Mapping[str, int]:
+        """Blocks of keys and values in main memory, as `Statistics` has them; empty: none lie there."""
         ...
 
     @property
@@ -114,6 +135,11 @@ class LanguageModel(Protocol):
     @property
     def experts_read(self) -> Mapping[str, int]:
         """What was read of experts that stay in files, as `Statistics` has it; empty: none do. From any thread."""
+        ...
+
+    @property
+    def arrivals(self) -> int:
+        """Experts and rows of tables that came from files so far: a sign that a step goes on. From any thread."""
         ...
 
     @property
@@ -141,11 +167,13 @@ class LanguageModel(Protocol):
         """
         ...
 
-    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
+    def begin_read(
+        self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, marks: Sequence[int] = ()
+    ) -> Reading:
         """The same for one segment, in steps of the caller's.
 
-        mark: a position inside the segment, a multiple of 64, whose state is to be kept as well; only of a model that
-        reads by layers. Raises RequestError for rows that cannot be read, ValueError if another read is under way.
+        marks: positions inside the segment, rising multiples of 64, whose states are to be kept as well, of a model
+        that keeps marks. Raises RequestError for rows that cannot be read, ValueError if another read is under way.
         """
         ...
 

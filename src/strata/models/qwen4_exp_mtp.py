@@ -18,6 +18,7 @@ from strata.models.fast.states import SlotRows
 from strata.models.fast.windows import FastWindows
 from strata.models.mixers.base import RowsInfo
 from strata.models.qwen4_exp_layer import LayerState, Qwen4ExpLayer
+from strata.models.reading import run_through
 from strata.models.row_model import first_logit_row, not_finite, require_finite
 
 if TYPE_CHECKING:
@@ -82,12 +83,13 @@ class Qwen4ExpMtp:
     def _fast_read(self, fast: FastWindows, rows: DraftRows, logit_rows: LogitRows) -> Output:
         state, count = rows.state, rows.next_token_ids.shape[0]
         observer = self.layer.observer
-        made = fast.read(
+        steps = fast.read_steps(
             SlotRows(state.position, [state.layer], rows.next_token_ids),
             joined_hidden=rows.hidden.contiguous(),
             first_logit_row=first_logit_row(logit_rows, count),
             with_routing=observer is not None,
         )
+        made = run_through(steps)
         if not made.is_finite:
             raise not_finite("the draft layer")
         if observer is not None and made.routed is not None:

@@ -18,7 +18,8 @@ from strata.models.blocks.rows import iterate_tiles
 from strata.models.fast.states import SlotRows
 from strata.models.fast.windows import FastRows, FastWindow, FastWindows
 from strata.models.mixers.base import RowsInfo, StatefulPart
-from strata.models.reading import ReadAtOnce
+from strata.models.reading import OutputSteps, Steps, run_through
+from strata.types import ReadAhead
 
 
 @dataclass
@@ -45,10 +46,13 @@ class RowModel(ABC):
     frequencies: torch.Tensor  # of the rotary embedding
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
-    reads_by_layers = False  # the scheduler cuts a prompt into reads as long as there is time for
+    keeps_marks = False
+    chunk_rows = None  # of one read: as many rows as the caller likes
+    most_window_rows = None
     experts_place = "cpu"
     experts_counted: Mapping[str, int] | None = None
     waiting_for: str | None = None
+    read_ahead = ReadAhead()  # a step returns when it is done
     reads: ReadCache | None = None  # of experts that stay in files; None: none do
     fast: FastWindows | None = None  # rows in C++; None: in torch, which computes the same within rounding
 
@@ -58,19 +62,24 @@ class RowModel(ABC):
         return sum(getattr(layer, "routed_experts", 0) for layer in self.layers)
 
     @property
+    def pages_counted(self) -> Mapping[str, int]:
+        """See `LanguageModel`: a card alone keeps blocks of what lies in main memory."""
+        return {}
+
+    @property
     def experts_read(self) -> Mapping[str, int]:
         """See `LanguageModel`."""
         return {} if self.reads is None else asdict(self.reads.counters())
 
     @property
+    def arrivals(self) -> int:
+        """See `LanguageModel`."""
+        return 0 if self.reads is None else self.reads.counters().experts
+
+    @property
     def reads_as_windows(self) -> bool:
         """Whether a read row has the bits of a decoded one: in C++, where both take the same road."""
         return self.fast is not None
-
-    @property
-    def chunk_rows(self) -> int:
-        """See `LanguageModel`."""
-        return self.max_position
 
     @abstractmethod
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -86,22 +95,22 @@ class RowModel(ABC):
     def release(self, state: ModelState) -> None:  # noqa: B027 - not abstract: families have nothing to add
         """See `LanguageModel.release`: what nobody refers to is freed by Python."""
 
-    @torch.no_grad()
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
-        """See `LanguageModel.read`. In torch, each segment passes layer by layer, in every layer tile by tile."""
+        """See `LanguageModel.read`."""
         for segment in segments:
             check_segment(segment, self.max_position, self.vocabulary_size)
-        outputs = [self._read_segment(segment, logit_rows) for segment in segments]
-        for index, output in enumerate(outputs):
-            require_finite(output.logits if logit_rows is not LogitRows.NONE else output.hidden, f"segment {index}")
+        outputs = [run_through(self._steps(segment, logit_rows)) for segment in segments]
         return Output(
             torch.cat([output.logits for output in outputs]), torch.cat([output.hidden for output in outputs])
         )
 
-    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
-        """See `LanguageModel.begin_read`."""
-        assert mark is None, "only a model that reads by layers keeps a mark"
-        return ReadAtOnce(lambda: self.read([segment], logit_rows))
+    def begin_read(
+        self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, marks: Sequence[int] = ()
+    ) -> Reading:
+        """See `LanguageModel.begin_read`. A step is one layer of all rows."""
+        assert not marks, "a read on the CPU keeps no state inside its rows"
+        check_segment(segment, self.max_position, self.vocabulary_size)
+        return Steps(self._steps(segment, logit_rows))
 
     @torch.no_grad()
     def window(self, segments: Sequence[Segment]) -> WindowResult:
@@ -143,11 +152,18 @@ class RowModel(ABC):
         self._tell_routing(fast, made)
         return WindowResult(segments, Output(made.logits, made.hidden), made)
 
-    def _fast_read(self, fast: FastWindows, segment: Segment, logit_rows: LogitRows) -> Output:
+    def _steps(self, segment: Segment, logit_rows: LogitRows) -> OutputSteps:
+        if self.fast is None:
+            return self._torch_steps(segment, logit_rows)
+        return self._fast_steps(self.fast, segment, logit_rows)
+
+    def _fast_steps(self, fast: FastWindows, segment: Segment, logit_rows: LogitRows) -> OutputSteps:
         count = segment.token_ids.shape[0]
-        made = fast.read(
+        made = yield from fast.read_steps(
             _slot_rows(segment), first_logit_row=first_logit_row(logit_rows, count), with_routing=self._is_observed()
         )
+        if not made.is_finite:
+            raise not_finite("the prompt")
         segment.state.position += count
         self._tell_routing(fast, made)
         return Output(made.logits, made.hidden)
@@ -161,17 +177,18 @@ class RowModel(ABC):
             if observer is not None and made.routed is not None and fast.shape.experts_per_token[index]:
                 observer(index, made.routed[index].long())
 
-    def _read_segment(self, segment: Segment, logit_rows: LogitRows) -> Output:
-        if self.fast is not None:
-            return self._fast_read(self.fast, segment, logit_rows)
+    def _torch_steps(self, segment: Segment, logit_rows: LogitRows) -> OutputSteps:
+        """In every layer tile by tile."""
         state = segment.state
         rows = self._rows_info([segment])
         tiles = list(iterate_tiles(state.position, segment.token_ids.shape[0]))
         tile_rows = [rows.tile(start, stop) for start, stop in tiles]
         hidden = self.embed(rows.token_ids)
-        for layer, layer_state in zip(self.layers, state.layers, strict=True):
+        for index, layer in enumerate(self.layers):
+            if index:
+                yield
             for (start, stop), tile in zip(tiles, tile_rows, strict=True):
-                hidden[start:stop] = layer.read(hidden[start:stop], tile, layer_state)
+                hidden[start:stop] = layer.read(hidden[start:stop], tile, state.layers[index])
         state.position += segment.token_ids.shape[0]
         if logit_rows is LogitRows.ALL:
             logits = torch.cat([self.head(hidden[start:stop]) for start, stop in tiles])
@@ -179,6 +196,7 @@ class RowModel(ABC):
             logits = self.head(hidden[-1:])
         else:
             logits = hidden.new_zeros(0, self.vocabulary_size)
+        require_finite(hidden if logit_rows is LogitRows.NONE else logits, "the prompt")
         return Output(logits, hidden)
 
     def _rows_info(self, segments: Sequence[Segment]) -> RowsInfo:

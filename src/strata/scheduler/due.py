@@ -1,24 +1,26 @@
 """Which step comes next: a window of the running replies, or a piece of the prompt that is being read, and how much.
 
-A pure function of a view and the limits; times come in as seconds. Rows are cut at multiples of 64 of the conversation,
-which changes no bit of what is read. Where rows pass the model by layers, a prompt is cut into the largest chunks there
-are, and windows come between two layers; elsewhere it is cut into pieces that fit between two windows.
+A pure function of a view and the limits; times come in as seconds. A prompt is cut at multiples of 64 of the
+conversation, which changes no bit of what is read, into the largest chunks there are. A chunk passes the model step by
+step, mostly a layer of it, and windows come between two steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strata.engine.steps import Read, Window
-from strata.scheduler.slots import GRID
+from strata.scheduler.places import GRID
 from strata.settings import CPU_CHUNK_ROWS, EngineSettings
+from strata.types import ReadAhead
 
 MOST_WINDOW_ROWS = 32
 _OLD_SHARE = 0.5  # of the estimate that a new measurement leaves
+_FADE = 0.9  # what is left of the longest window after the next one
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user set."""
+    """What the user set, and how many rows the model reads together."""
 
     slots: int
     chunk_rows: int = CPU_CHUNK_ROWS
@@ -26,14 +28,13 @@ class Limits:
     decode_share: float | None = None  # seconds of windows for each second of reading
     drafts: int = 0
     keep_turns: bool = True
-    by_layers: bool = False  # a step of a read is a layer of such a chunk
 
     @classmethod
-    def of(cls, settings: EngineSettings, slots: int) -> "Limits":
-        """As the settings say, for so many slots."""
+    def of(cls, settings: EngineSettings, slots: int, chunk_rows: int) -> "Limits":
+        """As the settings say, for so many slots and rows of a chunk."""
         return cls(
             slots=slots,
-            chunk_rows=settings.cpu_chunk_rows,
+            chunk_rows=chunk_rows,
             max_gap=settings.max_gap_ms / 1000,
             decode_share=settings.decode_share,
             drafts=settings.drafts,
@@ -48,7 +49,12 @@ class Reading:
     slot: int
     position: int
     total: int
-    piece: Read | None = None  # some of its layers are done
+    piece: Read | None = None  # some of its steps are done
+    points: Sequence[int] = ()  # rows of the whole prompt behind which others may go on: rising multiples of 64
+
+    def points_up_to(self, stop: int) -> tuple[int, ...]:
+        """Of the rows that are not read yet."""
+        return tuple(point for point in self.points if self.position < point <= min(stop, self.total - 1))
 
 
 @dataclass(frozen=True)
@@ -67,94 +73,75 @@ class View:
     reading: Reading | None
     streams: Sequence[Stream]
     pace: "Pace"
+    ahead: ReadAhead = field(default_factory=ReadAhead)  # of the read, on a device
 
 
 @dataclass
 class Pace:
     """What steps take, as measured, and what the running replies are owed for the read beside them."""
 
-    row_seconds: float | None = None  # of a read
-    layer_seconds: float = 0.0  # of one that goes by layers
+    step_seconds: float = 0.0  # of a read
     window_seconds: float = 0.0
+    longest_window: float = 0.0  # of the last ones; what was queued before each is known no better than about
     owed_seconds: float = 0.0  # of windows, by the decode share
     last_was_window: bool = False
 
-    def note_read(self, rows: int, seconds: float, share: float) -> None:
-        """A piece of a prompt was read."""
-        self.row_seconds = _blend(self.row_seconds, seconds / rows)
+    def note_read(self, seconds: float, share: float) -> None:
+        """A step of a read was done."""
+        self.step_seconds = _blend(self.step_seconds or None, seconds)
         self.owed_seconds += share * seconds
         self.last_was_window = False
 
-    def note_layer(self, seconds: float, share: float) -> None:
-        """A layer of a chunk was done."""
-        self.layer_seconds = _blend(self.layer_seconds or None, seconds)
-        self.owed_seconds += share * seconds
-        self.last_was_window = False
-
-    def note_window(self, seconds: float) -> None:
-        """A window was run."""
-        self.window_seconds = _blend(self.window_seconds or None, seconds)
-        self.owed_seconds = max(0.0, self.owed_seconds - seconds)
+    def note_window(self, seconds: float, queued: float = 0.0, share: float = 0.0) -> None:
+        """A window was run. queued: seconds of the read that the device had to do before it, see `ReadAhead`."""
+        own = seconds - queued
+        if own > 0:
+            self.window_seconds = _blend(self.window_seconds or None, own)
+            self.longest_window = max(own, _FADE * self.longest_window)
+        else:  # it was less: they tell nothing of the window
+            own, queued = 0.0, seconds
+        owed = self.owed_seconds + share * queued - own
+        self.owed_seconds = max(-own, owed)  # of what a window took too long, one is paid ahead at most
         self.last_was_window = True
 
 
 def next_step(view: View, limits: Limits) -> Read | Window | None:
     """What to run now; None if nothing is under way.
 
-    Beside running replies a read goes on by what fits before the oldest of their gaps is full, and after a window by 64
-    rows at least: a slow machine misses the gap, but neither side waits for ever.
+    Beside running replies a read goes on unless they are owed windows or one is due, see `_is_window_due`; after one
+    that takes the read's time it goes on by a step at least: a slow machine misses the gap, but neither side waits for
+    ever.
     """
     reading, streams, pace = view.reading, view.streams, view.pace
     if reading is None:
         return _window(streams, limits, goes_on=True) if streams else None
-    if limits.by_layers:
-        return _layer_or_window(view, reading, limits)
-    if not streams:
-        return Read(reading.slot, _stop(reading, limits.chunk_rows))
-    if pace.owed_seconds > 0:
+    if streams and (pace.owed_seconds > 0 or _is_window_due(view, limits.max_gap)):
         return _window(streams, limits)
-    if pace.row_seconds is None:
-        fitting = GRID
-    else:
-        oldest = min(stream.last_token for stream in streams)
-        left = limits.max_gap - (view.now - oldest) - pace.window_seconds
-        fitting = int(left / pace.row_seconds) if pace.row_seconds > 0 else limits.chunk_rows
-    stop = _stop(reading, min(fitting, limits.chunk_rows))
-    if stop - reading.position > max(fitting, 0) and not pace.last_was_window:
-        return _window(streams, limits)
-    return Read(reading.slot, stop)
-
-
-def _layer_or_window(view: View, reading: Reading, limits: Limits) -> Read | Window:
-    """The next layer, unless windows are owed or a reply's gap would be full behind it; else one after each window."""
-    streams, pace = view.streams, view.pace
-    if streams and pace.owed_seconds > 0:
-        return _window(streams, limits)
-    if streams and not pace.last_was_window:
-        oldest = min(stream.last_token for stream in streams)
-        if limits.max_gap - (view.now - oldest) - pace.window_seconds - pace.layer_seconds < 0:
-            return _window(streams, limits)
     return reading.piece or _chunk(reading, limits.chunk_rows)
 
 
+def _is_window_due(view: View, max_gap: float) -> bool:
+    """Whether a reply's gap would be full behind one more step of the read, or the device would stand still.
+
+    A window stands behind what is queued on the device. Experts that are on their way go on beside it: if it ends
+    before they have all arrived, and the rest of the chunk waits for more of them, it takes no time of the read.
+    """
+    pace, ahead = view.pace, view.ahead
+    if 0 < pace.window_seconds <= ahead.spare:
+        return True
+    if pace.last_was_window:
+        return False
+    step = pace.step_seconds if ahead.next_step is None else ahead.next_step
+    since = view.now - min(stream.last_token for stream in view.streams)
+    return since + ahead.queued + step + max(pace.window_seconds, pace.longest_window) > max_gap
+
+
 def _chunk(reading: Reading, rows: int) -> Read:
-    """As many rows as pass the model together; the last line in front of the prompt's end is a point at least."""
+    """As many rows as pass the model together, with the points among them."""
     stop = reading.total
     if reading.position + rows < stop:
         stop = (reading.position + rows) // GRID * GRID
-    last_line = (reading.total - 1) // GRID * GRID
-    return Read(reading.slot, stop, last_line if reading.position < last_line < stop else None)
-
-
-def _stop(reading: Reading, rows: int) -> int:
-    """Where a piece of about `rows` rows ends: on the grid, at least at its next line, or at the prompt's end.
-
-    The last line in front of the end is always a cut: another prompt may go on from there.
-    """
-    next_line = (reading.position // GRID + 1) * GRID
-    last_line = (reading.total - 1) // GRID * GRID
-    wanted = max(next_line, (reading.position + rows) // GRID * GRID)
-    return min(wanted, last_line) if reading.position < last_line else reading.total
+    return Read(reading.slot, stop, reading.points_up_to(stop))
 
 
 def _window(streams: Sequence[Stream], limits: Limits, *, goes_on: bool = False) -> Window:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from strata.engine.request import TokenRequest
 from strata.engine.steps import Preparation, SlotResult
+from strata.scheduler.places import points_wanted
 from strata.types import Usage
 
 
@@ -15,6 +16,7 @@ class Run:
     request: TokenRequest
     arrived: float
     preparation: Preparation | None = None
+    points: tuple[int, ...] = field(init=False)  # of the prompt, worth going on from
     opened: float | None = None  # put into a slot
     read_rows: int = 0  # of the prompt, part of the state
     cached: int = 0  # of them, those that a slot had already
@@ -26,6 +28,9 @@ class Run:
     accepted: int = 0
     longest_gap: float = 0.0  # between two windows
     notices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.points = points_wanted(len(self.request.prompt), self.request.boundaries)
 
     @property
     def is_ready(self) -> bool:

@@ -49,7 +49,7 @@ class RequestRunner:
                 while not events:
                     self._advance(events)
                 event = events.popleft()
-                if isinstance(event, ReadProgress) and event.done > event.cached:
+                if isinstance(event, ReadProgress):
                     control.report(event.done, event.total)
                 elif isinstance(event, Drawn):
                     yield TokensDrawn(event.draws, event.usage)

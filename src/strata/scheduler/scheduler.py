@@ -7,7 +7,6 @@ is one step, so whatever was asked in between - a new request, a cancel - takes 
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from strata.engine.messages import Drawn, Ended, FromEngine, PromptRead, ReadProgress, SlotView, Statistics
@@ -19,7 +18,7 @@ from strata.scheduler.due import Limits, Pace, Reading, Stream, View, next_step
 from strata.scheduler.request import Run
 from strata.scheduler.slots import SlotBook, Start, choose_start
 from strata.scheduler.turns import KeptTurns
-from strata.types import FinishReason
+from strata.types import FinishReason, ReadAhead
 
 PREPARING_SECONDS = 0.002  # between two looks at requests that are still being prepared, if there is nothing else
 
@@ -33,23 +32,23 @@ class StepEngine(Protocol):
         ...
 
     @property
-    def reads_by_layers(self) -> bool:
-        """Whether a `Read` step is a layer of a chunk; otherwise it is as many rows as it says."""
-        ...
-
-    @property
-    def chunk_rows(self) -> int:
-        """The most rows of one read, if it is read by layers."""
-        ...
-
-    @property
     def experts_are_rows(self) -> bool:
         """What `experts` counts: see `Statistics`."""
         ...
 
     @property
+    def read_ahead(self) -> ReadAhead:
+        """Of the prompt that is being read: what its device has to do."""
+        ...
+
+    @property
     def waiting_for(self) -> str | None:
         """What the step under way waits for beside its device, in a sentence. From any thread."""
+        ...
+
+    @property
+    def arrivals(self) -> int:
+        """Experts and rows of tables that came from files so far. From any thread."""
         ...
 
     def check(self, request: TokenRequest) -> None:
@@ -66,6 +65,14 @@ class StepEngine(Protocol):
 
     def memory(self) -> Mapping[str, int]:
         """Bytes by use."""
+        ...
+
+    def checkpoints(self) -> Mapping[str, int]:
+        """What is kept of them and what became of them so far: see `Statistics`."""
+        ...
+
+    def pages(self) -> Mapping[str, int]:
+        """Blocks of keys and values in main memory: see `Statistics`."""
         ...
 
     def experts(self) -> Mapping[str, int]:
@@ -89,20 +96,20 @@ class Scheduler:
     ) -> None:
         self._engine = engine
         self._limits = limits
-        if engine.reads_by_layers:
-            self._limits = replace(limits, by_layers=True, chunk_rows=engine.chunk_rows)
         self._clock, self._sleep = clock, sleep
         self._started = clock()
         self._slots = [SlotBook(index) for index in range(limits.slots)]
         self._waiting: deque[Run] = deque()
         self._running: dict[int, SlotBook] = {}  # by the request's number
         self._reading: SlotBook | None = None
-        self._piece: Read | None = None  # of its prompt, some layers of which are done
+        self._piece: Read | None = None  # of its prompt, some steps of which are done
         self._abandoned: deque[int] = deque()  # slots with such a piece whose request has ended
         self._pace = Pace()
+        self._ahead = ReadAhead()  # of the prompt's read, when the last step was decided
         self._turns = KeptTurns()
         self._counters = Counters()
         self._uses = 0
+        self._floor = 0.0  # rank of the last conversation that gave way
         self._out: list[FromEngine] = []
 
     @property
@@ -161,8 +168,8 @@ class Scheduler:
 
     @property
     def arrivals(self) -> int:
-        """Experts that were read from files so far. From any thread."""
-        return self._engine.experts_read().get("experts", 0)
+        """See `StepEngine`."""
+        return self._engine.arrivals
 
     def statistics(self) -> Statistics:
         """The counters and the slots now."""
@@ -171,6 +178,8 @@ class Scheduler:
             waiting=len(self._waiting),
             slots=tuple(map(_view, self._slots)),
             memory=self._engine.memory(),
+            checkpoints=self._engine.checkpoints(),
+            pages=self._engine.pages(),
             experts=self._engine.experts(),
             experts_are_rows=self._engine.experts_are_rows,
             experts_read=self._engine.experts_read(),
@@ -190,8 +199,9 @@ class Scheduler:
         reading = None
         if self._reading is not None and self._reading.run is not None:
             run = self._reading.run
-            reading = Reading(self._reading.index, run.read_rows, len(run.request.prompt), self._piece)
-        return next_step(View(self._clock(), reading, streams, self._pace), self._limits)
+            reading = Reading(self._reading.index, run.read_rows, len(run.request.prompt), self._piece, run.points)
+        self._ahead = self._engine.read_ahead if reading is not None and streams else ReadAhead()
+        return next_step(View(self._clock(), reading, streams, self._pace, self._ahead), self._limits)
 
     def _admit(self) -> Open | None:
         """Give a slot to the request that waits longest, if there is one of each."""
@@ -210,6 +220,8 @@ class Scheduler:
         run.opened = self._clock()
         run.read_rows = run.cached = start.position
         self._reading = self._running[run.request_id] = self._slots[start.slot]
+        if start.source != start.slot:
+            self._floor = max(self._floor, self._reading.rank)
         self._reading.begin(run, start, source)
         return Open(start.slot, run.request, start.source, start.position, prepared)
 
@@ -229,7 +241,7 @@ class Scheduler:
         self._counters.busy_seconds += seconds
         if isinstance(step, Window):
             self._counters.windows += 1
-            self._pace.note_window(seconds)
+            self._pace.note_window(seconds, self._ahead.queued, self._limits.decode_share or 0.0)
             return
         if isinstance(step, Abandon):
             return
@@ -237,16 +249,14 @@ class Scheduler:
         self._counters.windows += bool(late)  # one was under way when the step came
         run = self._slots[step.slot].run
         assert run is not None, "a slot that is opened or reads has a request"
-        if isinstance(step, Read) and self._limits.by_layers:
-            self._pace.note_layer(seconds, self._limits.decode_share or 0.0)
+        if isinstance(step, Read):
+            self._pace.note_read(seconds, self._limits.decode_share or 0.0)
             self._piece = step if own.is_under_way else None
         if own.is_under_way:
             return
         if isinstance(step, Read):
             rows, run.read_rows = step.stop - run.read_rows, step.stop
             self._counters.prompt_tokens += rows
-            if not self._limits.by_layers:
-                self._pace.note_read(rows, seconds, self._limits.decode_share or 0.0)
         elif own.error is None:
             self._counters.cached_tokens += run.cached
         if own.error is None:
@@ -259,6 +269,8 @@ class Scheduler:
         """
         slot = self._slots[result.slot]
         run = slot.run
+        for number, points in result.others.items():
+            self._slots[number].points = points
         if run is None:
             if result.error is not None:
                 self._uses += 1
@@ -298,7 +310,7 @@ class Scheduler:
             if error is not None:
                 slot.clear(self._uses)
             else:
-                slot.end(self._uses, kept_reply)
+                slot.end(self._uses, kept_reply, self._floor)
                 self._remember(slot)
         tokens = len(run.reply) if kept_reply is None else min(kept_reply, len(run.reply))
         usage = run.usage(self._clock(), tokens)

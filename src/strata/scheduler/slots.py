@@ -6,16 +6,23 @@
 
 Reading on from a point inside rows that were only ever read, at a multiple of 64, gives the bits of a fresh read. A
 kept turn goes on behind rows that were decoded, which is another arithmetic; `turn_state` says whether that is wanted.
+
+A prompt that needs a slot of its own takes the one with the lowest rank (as GreedyDual-Size does). A rank is what
+reading the conversation again would cost, more if it was gone on with, on top of the rank that the last conversation
+had which gave way: what is not used is overtaken, the later the longer it is.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.engine.request import TokenRequest
+from strata.scheduler.places import GRID
 from strata.scheduler.request import Run
 
-GRID = 64
 _COMPARED = 1024  # tokens at once
+# A first reply this short is likely an aside - a title, tags - that nobody goes on with, whatever its prompt quotes.
+ASIDE_TOKENS = 128
+LEAST_WEIGHT, GONE_ON_WEIGHT = 1 / 16, 2.0
 
 
 @dataclass
@@ -31,6 +38,8 @@ class SlotBook:
     last_use: int = 0  # rises with every use of any slot
     last_request: int | None = None
     prompt_tokens: int = 0  # of that request
+    turns: int = 0  # requests that went on with one another here
+    rank: float = 0.0  # who gives way first
 
     @property
     def is_idle(self) -> bool:
@@ -43,11 +52,15 @@ class SlotBook:
             self.read_only = len(run.request.prompt)
         else:
             self.read_only = min(source.read_only, start.position)
+        self.turns = self.turns + 1 if source is self else 1
         self.run, self.tokens, self.turn_end = run, run.request.prompt, None
         self.last_request, self.prompt_tokens = run.request_id, len(run.request.prompt)
 
-    def end(self, use: int, kept_reply: int | None = None) -> None:
-        """The request has ended; of its reply the first `kept_reply` tokens belong to the conversation (None: all)."""
+    def end(self, use: int, kept_reply: int | None = None, floor: float = 0.0) -> None:
+        """The request has ended; of its reply the first `kept_reply` tokens belong to the conversation (None: all).
+
+        floor: the rank of the last conversation that gave way.
+        """
         run = self.run
         assert run is not None, "there is a request to end"
         self.run, self.last_use = None, use
@@ -56,6 +69,8 @@ class SlotBook:
         else:
             self.tokens = (*run.request.prompt, *run.reply)
             self.keep_reply(len(run.reply) if kept_reply is None else kept_reply)
+        of_first = max(LEAST_WEIGHT, min(1.0, len(run.reply) / ASIDE_TOKENS))
+        self.rank = floor + len(self.tokens) * (of_first if self.turns == 1 else GONE_ON_WEIGHT)
 
     def keep_reply(self, kept: int) -> None:
         """Cut the conversation behind `kept` tokens of the last reply. The last of them is not state yet.
@@ -70,6 +85,7 @@ class SlotBook:
         """Its state is gone."""
         self.run, self.tokens, self.points, self.turn_end = None, (), (), None
         self.read_only, self.last_use, self.last_request = 0, use, None
+        self.turns, self.rank = 0, 0.0
 
     def is_pure(self, position: int) -> bool:
         """Whether reading on behind `position` gives the bits of a fresh read."""
@@ -88,19 +104,29 @@ class Start:
 def choose_start(request: TokenRequest, slots: Sequence[SlotBook], *, keep_turns: bool) -> Start:
     """The longest beginning of the prompt that some slot holds, in place or copied. One slot at least is idle.
 
-    In place if the prompt goes on from most of what the slot holds, or if no other slot is idle. Otherwise the slot
-    that was not used for longest gives up what it has. Log-probabilities of a prompt need all of it to be read.
+    In place if the prompt goes on from most of what the slot holds, and from more than a system prompt, or if no other
+    slot is idle. Otherwise the slot with the lowest rank gives up what it has. Log-probabilities of a prompt need all
+    of it to be read.
     """
-    idle = sorted((slot for slot in slots if slot.is_idle), key=lambda slot: slot.last_use)
+    idle = sorted((slot for slot in slots if slot.is_idle), key=lambda slot: (slot.rank, slot.last_use))
     reuse = {slot.index: reusable_rows(request.prompt, slot, keep_turns=keep_turns) for slot in slots}
     best = max(slots, key=lambda slot: (reuse[slot.index], slot.is_idle, slot.last_use))
     rows = reuse[best.index]
     if rows == 0 or request.prompt_logprobs is not None:
         return Start(idle[0].index)
     others = [slot for slot in idle if slot is not best]
-    if best.is_idle and (2 * rows >= len(best.tokens) or not others):
+    goes_on = 2 * rows >= len(best.tokens) and not shares_opening_alone(request, best.tokens, rows)
+    if best.is_idle and (goes_on or not others):
         return Start(best.index, best.index, rows)
     return Start(others[0].index, best.index, rows)
+
+
+def shares_opening_alone(request: TokenRequest, tokens: tuple[int, ...], rows: int) -> bool:
+    """Whether a prompt has the system prompt of a conversation and another first message. rows: it may go on behind."""
+    if len(request.boundaries) < 2:
+        return False  # no system prompt, or nobody knows
+    opening, first_reply = request.boundaries[:2]
+    return rows <= opening and common_prefix(request.prompt, tokens) < first_reply
 
 
 def reusable_rows(prompt: tuple[int, ...], slot: SlotBook, *, keep_turns: bool) -> int:

@@ -156,10 +156,11 @@ def token_requests(
     grammar: GrammarSpec | None = None,
     prompt_logprobs: int | None = None,
     param: str = "messages",
+    boundaries: tuple[int, ...] = (),
 ) -> tuple[TokenRequest, ...]:
     """One request for each reply that is wanted, held against the model. ApiError 400 where it cannot be served.
 
-    param: the field that the prompt comes from.
+    param: the field that the prompt comes from; boundaries: where its turns begin, if that is known.
     """
     if not 1 <= choices <= MOST_CHOICES:
         raise ApiError(400, f"n is {choices}; it must be from 1 to {MOST_CHOICES}", param="n")
@@ -172,7 +173,8 @@ def token_requests(
         raise as_api_error(error) from error
     ends = frozenset() if options.ignore_eos else facts.end_of_text_ids
     stops = ends | frozenset(options.stop_token_ids)
-    return tuple(TokenRequest(prompt, options, stops, choice, grammar, prompt_logprobs) for choice in range(choices))
+    asked = TokenRequest(prompt, options, stops, 0, grammar, prompt_logprobs, boundaries)
+    return tuple(dataclasses.replace(asked, choice=choice) for choice in range(choices))
 
 
 def check_token_ids(token_ids: Sequence[int], vocabulary_size: int, param: str) -> None:

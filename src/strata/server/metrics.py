@@ -4,7 +4,7 @@ Knows the service's counters and the usage of replies; no label holds anything o
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -98,10 +98,27 @@ _WINDOW_EXPERTS = (
     "Different experts of each layer of each window by where they ran, of a model with experts in tiers.",
 )
 
+_OF_PROMPTS = "prompt_"  # the beginning of such a place
+_PROMPT_EXPERTS = (
+    "strata_prompt_experts",
+    "Experts of each layer of each chunk of a prompt, with experts in tiers: with a seat (vram), or sent (pcie).",
+)
+
 _EXPERTS_READ = {
     "experts": ("strata_read_experts", "Experts that were read from the model's files for a window or a prompt."),
     "bytes": ("strata_read_expert_bytes", "Their bytes in the files."),
     "ns": ("strata_read_expert_seconds", "Time in which windows and prompts waited for them."),
+}
+
+_PAGES = {
+    "asked": ("strata_kv_blocks_asked", "Blocks of keys and values in main memory that rows of windows read."),
+    "brought": ("strata_kv_blocks_brought", "Those of them that the card did not have and copied."),
+}
+
+_CHECKPOINTS = {
+    "dropped": ("strata_checkpoints_dropped", "Checkpoints that were given up for want of room."),
+    "hits": ("strata_checkpoint_hits", "Prompts that went on from a checkpoint."),
+    "rows": ("strata_checkpoint_tokens", "Prompt tokens that were not read because of that."),
 }
 
 
@@ -134,12 +151,18 @@ class _EngineCollector(Collector):
         yield _counter("strata_drafted_tokens", "Tokens drafted.", now.drafted_tokens)
         yield _counter("strata_accepted_drafts", "Drafts accepted.", now.accepted_drafts)
         name, what = _EXPERT_ROWS if now.experts_are_rows else _WINDOW_EXPERTS
-        experts = CounterMetricFamily(name, what, labels=["place"])
-        for place, count in now.experts.items():
-            experts.add_metric([place], count)
-        yield experts
+        of_prompts = {place: count for place, count in now.experts.items() if place.startswith(_OF_PROMPTS)}
+        yield _by_place(name, what, {place: count for place, count in now.experts.items() if place not in of_prompts})
+        if of_prompts:
+            own = {place.removeprefix(_OF_PROMPTS): count for place, count in of_prompts.items()}
+            yield _by_place(*_PROMPT_EXPERTS, own)
         for unit, (name, what) in _EXPERTS_READ.items() if now.experts_read else ():
             yield _counter(name, what, now.experts_read[unit] / (1e9 if unit == "ns" else 1))
+        for kind, (name, what) in _PAGES.items() if now.pages else ():
+            yield _counter(name, what, now.pages[kind])
+        yield _gauge("strata_checkpoints", "Checkpoints that are kept.", now.checkpoints.get("kept", 0))
+        for kind, (name, what) in _CHECKPOINTS.items():
+            yield _counter(name, what, now.checkpoints.get(kind, 0))
         memory = GaugeMetricFamily("strata_memory_bytes", "Memory by use.", labels=["use"])
         for use, taken in now.memory.items():
             memory.add_metric([use], taken)
@@ -152,3 +175,10 @@ def _gauge(name: str, help_line: str, value: float) -> Metric:
 
 def _counter(name: str, help_line: str, value: float) -> Metric:
     return CounterMetricFamily(name, help_line, value=value)
+
+
+def _by_place(name: str, help_line: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, help_line, labels=["place"])
+    for place, count in counts.items():
+        family.add_metric([place], count)
+    return family

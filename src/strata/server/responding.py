@@ -57,7 +57,9 @@ def chat_asked(
     text: TextSide, facts: ModelFacts, prompt: ReadyPrompt, options: SamplingOptions, choices: int = 1
 ) -> Asked:
     """A chat prompt as requests to the engine. ApiError 400 if it does not fit the model."""
-    requests = token_requests(prompt.token_ids, options, facts, choices, prompt.grammar, param=prompt.param)
+    requests = token_requests(
+        prompt.token_ids, options, facts, choices, prompt.grammar, None, prompt.param, prompt.boundaries
+    )
     return Asked(requests, text.reader(prompt, requests[0]), prompt.most_calls, prompt.notices)
 
 

@@ -28,6 +28,7 @@ from strata.text.tokenizer import Tokenizer, tokenizer_from_files
 from strata.text.tool_calls.dialect import Tool
 from strata.text.tool_calls.dialects import dialect_wanted
 from strata.text.tool_calls.grammar import rule_of, tool_grammar
+from strata.text.turn_starts import TurnStarts
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class ReadyPrompt:
     most_calls: int | None = None  # the reply is over behind so many
     notices: tuple[str, ...] = ()
     param: str = "messages"  # the field of the request that it comes from
+    boundaries: tuple[int, ...] = ()  # positions at which its turns begin; empty: not known
 
 
 class TextSide:
@@ -78,6 +80,7 @@ class TextSide:
         self.tokenizer: Tokenizer = tokenizer_from_files(files)
         self._dialect = dialect_wanted(tool_dialect, files.chat_template)
         self._markers = reasoning_markers_of(self.tokenizer)
+        self._turns = TurnStarts(self.tokenizer)
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.start()
 
@@ -138,6 +141,7 @@ class TextSide:
             None if calls.is_parallel else 1,
             conversation.notices,
             conversation.param,
+            self._turns.of(token_ids),
         )
 
     def token_ids(self, conversation: Conversation) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from strata.kernels.attention_rows import AttentionRowsShape, AttentionWork, RotationTables
+from strata.kernels.cell_pages import CellPages, PageWork, blocks_of_row
 from strata.kernels.expert_plan.tables import PlannedWork
 from strata.kernels.expert_rows.buffers import ExpertBuffers
 from strata.kernels.packed_rows import room_for
@@ -80,6 +81,12 @@ class Buffers:
             ("attention", shape),
             lambda: AttentionWork.empty(self.rows.count, shape, self.state.cells, self.model.device),
         )
+
+    def page_work(self, pages: CellPages, top_blocks: int) -> PageWork:
+        """Which blocks of cells in main memory an attention layer's rows lack."""
+        count = min(self.rows.count * blocks_of_row(top_blocks), pages.places)
+        missing, targets = self.workspace.take("missing pages", 2, count, dtype=torch.int32)
+        return PageWork(missing, targets)
 
     def routes(self, mlp: SparseMlp) -> Routes:
         """Where a layer's rows go."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from strata.kernels.attention_rows import (
-    AttentionCells,
     ProjectedRows,
     attention_attend,
     attention_choose,
     attention_prepare,
 )
+from strata.kernels.cell_pages import resolve_pages
 from strata.kernels.delta_rows import DeltaRowsWork, DeltaState, delta_rows
 from strata.kernels.expert_plan import wait_at_gate
 from strata.kernels.ngram_rows import AskedTable, ngram_ask, ngram_collect, ngram_finish, ngram_gather
@@ -43,12 +43,10 @@ def append_delta(walk: Walk, mixer: DeltaMixer, x: LayerInput) -> None:
 def append_attention(walk: Walk, mixer: AttentionMixer, x: LayerInput) -> None:
     """Causal attention; its cells are written at the rows' own positions."""
     buffers, shape = walk.buffers, mixer.layer.shape
-    state, index = buffers.state, mixer.index
-    cells = AttentionCells(state.keys[index], state.values[index])
+    cells = buffers.state.attention_cells(mixer.index)
     both = buffers.take("attention projections", mixer.projections.shape[0])
     projected = ProjectedRows(both)
     if shape.indexer is not None:
-        cells = AttentionCells(cells.keys, cells.values, state.raw[index], state.pooled[index])
         projected = ProjectedRows(both[:, : shape.projected_width], both[:, shape.projected_width :])
     work = buffers.attention_work(shape)
     walk.multiply("attention: in", mixer.projections, x.rows, both)
@@ -57,6 +55,9 @@ def append_attention(walk: Walk, mixer: AttentionMixer, x: LayerInput) -> None:
     )
     if shape.indexer is not None:
         walk.launch("attention: choose", attention_choose, buffers.rows, cells, shape, work)
+    if cells.pages is not None and work.choice is not None:
+        missing = buffers.page_work(cells.pages, work.choice.chosen.shape[1])
+        walk.launch("attention: pages", resolve_pages, buffers.rows, work.choice, cells, cells.pages, missing)
     attended = buffers.room("attended", [part.layout for part in mixer.out.parts])
     walk.launch("attention: attend", attention_attend, projected, buffers.rows, cells, shape, work, attended)
     output = buffers.take("mixer output", buffers.model.hidden)

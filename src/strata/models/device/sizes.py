@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from strata.models.decoder_config import DecoderConfig
 from strata.models.qwen4_exp_config import Qwen4ExpConfig
+from strata.quant.cell_codes import CellKind
 
 CELL_ROWS = 512  # attention splits keys at its multiples, so a slot has whole runs of cells
 FLOAT_BYTES = INT_BYTES = 4
@@ -33,22 +34,33 @@ class StateSizes:
     tail_rows: int = 0
     stream_width: int = 0
 
-    def slot_bytes(self, context: int) -> dict[str, int]:
-        """Bytes of one slot by part, with room for `context` rows."""
-        cells = cells_of(context)
+    @property
+    def recurrent_bytes(self) -> int:
+        """Of one slot's delta nets."""
         delta = self.value_heads * self.key_dim * self.value_dim + self.conv_rows * self.conv_width
-        cell = cells * 2 * self.kv_heads * self.head_dim
-        index = (cells + cells // self.ratio) * self.index_dim
-        tail = self.ngram_layers * self.tail_rows * self.stream_width
-        return {
-            "recurrent": FLOAT_BYTES * self.delta_layers * delta,
-            "cells": FLOAT_BYTES * self.attention_layers * (cell + index),
-            "n-grams": FLOAT_BYTES * tail + INT_BYTES * self.history_rows,
-        }
+        return FLOAT_BYTES * self.delta_layers * delta
 
-    def state_bytes(self, slots: int, context: int) -> int:
-        """Bytes of the state of all slots on a device."""
-        return slots * sum(self.slot_bytes(context).values())
+    @property
+    def ngram_bytes(self) -> int:
+        """Of one slot's history and tails."""
+        tail = self.ngram_layers * self.tail_rows * self.stream_width
+        return FLOAT_BYTES * tail + INT_BYTES * self.history_rows
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What does not grow with a slot's rows."""
+        return self.recurrent_bytes + self.ngram_bytes
+
+    def cell_bytes(self, context: int, kind: CellKind) -> int:
+        """Keys, values and the indexer's keys of one slot with room for `context` rows."""
+        cells = cells_of(context)
+        heads = cells * self.kv_heads * kind.head_bytes(self.head_dim)
+        index = FLOAT_BYTES * (cells + cells // self.ratio) * self.index_dim
+        return self.attention_layers * (heads + index)
+
+    def state_bytes(self, slots: int, context: int, kind: CellKind) -> int:
+        """The state of all slots on a device."""
+        return slots * (self.fixed_bytes + self.cell_bytes(context, kind))
 
 
 def cells_of(context: int) -> int:

@@ -75,6 +75,8 @@ def describe_attention(kept: Kept, weights: AttentionWeights, shape: AttentionSh
         head_dim=shape.head_dim,
         has_gate=shape.has_output_gate,
         eps=shape.eps,
+        key_code=mixers.CELL_CODES[shape.cells.keys.value],
+        value_code=mixers.CELL_CODES[shape.cells.values.value],
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from strata.models.mixers.attention import AttentionState
 from strata.models.mixers.delta_net import DeltaNetState
 from strata.models.mixers.indexed_attention import IndexedAttentionState
 
@@ -88,13 +87,12 @@ def state_pointers(layers: Sequence[Any]) -> list[int | None]:
     pointers: list[int | None] = []
     for layer in layers:
         mixer, ngram = parts_of(layer)
-        if isinstance(mixer, IndexedAttentionState):
-            cells = (mixer.keys, mixer.values, mixer.raw, mixer.pooled)
-            pointers += [part.cells.data_ptr() for part in cells] + [None, None]
-        elif isinstance(mixer, AttentionState):
-            pointers += [mixer.keys.cells.data_ptr(), mixer.values.cells.data_ptr(), None, None, None, None]
+        if isinstance(mixer, DeltaNetState):
+            pointers += [None] * 6 + [mixer.conv_tail.data_ptr(), mixer.delta.data_ptr()]
         else:
-            pointers += [None, None, None, None, mixer.conv_tail.data_ptr(), mixer.delta.data_ptr()]
+            cells = (mixer.keys.codes, mixer.values.codes, mixer.keys.scales, mixer.values.scales)
+            index = (mixer.raw, mixer.pooled) if isinstance(mixer, IndexedAttentionState) else (None, None)
+            pointers += [None if part is None else part.cells.data_ptr() for part in (*cells, *index)] + [None, None]
         pointers += [None, None] if ngram is None else [ngram.history.data_ptr(), ngram.conv_tail.data_ptr()]
     return pointers
 

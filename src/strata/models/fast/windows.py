@@ -5,7 +5,7 @@ slot's rows, one reads a tile's rows through a layer; between them no tensor is 
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,29 +103,33 @@ class FastWindows:
         for layer, fresh in zip(layers, successors, strict=True):
             advance(layer, fresh, slot.position + accepted, self.shape.ratio)
 
-    def read(
+    def read_steps(
         self,
         slot: SlotRows,
         *,
         joined_hidden: torch.Tensor | None = None,
         first_logit_row: int = 0,
         with_routing: bool = False,
-    ) -> FastRows:
+    ) -> Generator[None, None, FastRows]:
         """Compute a slot's rows and make them state, `READ_ROWS` at a time; each row has the bits a window gives it.
 
-        An exception between two layers (Ctrl-C) leaves the states at the last tile's end.
+        Yields between two layers of such a tile, where other slots' calls may come. Who stops there, or is stopped by
+        an exception (Ctrl-C), leaves the states at the last tile's end.
         """
         rows = slot.token_ids.shape[0]
         made = self._room(rows, first_logit_row, len(slot.layers) if with_routing else 0)
         stored = torch.empty(self.model.read_floats(min(rows, READ_ROWS)))
         for start in range(0, rows, READ_ROWS):
+            if start:
+                yield
             stop = min(rows, start + READ_ROWS)
             tile = SlotRows(slot.position + start, slot.layers, slot.token_ids[start:stop])
             skipped = max(0, start - first_logit_row)
             routed = None if made.routed is None else torch.empty_like(made.routed[:, start:stop])
             parts = FastRows(made.hidden[start:stop], made.logits[skipped:], routed, True)
             joined = None if joined_hidden is None else joined_hidden[start:stop]
-            is_finite = self._read_tile(tile, stored, parts, joined, max(0, min(stop, first_logit_row) - start))
+            first = max(0, min(stop, first_logit_row) - start)
+            is_finite = yield from self._tile_steps(tile, stored, parts, joined, first)
             if made.routed is not None and routed is not None:
                 made.routed[:, start:stop] = routed
             if not is_finite:
@@ -137,15 +141,17 @@ class FastWindows:
         times = self.model.times()
         return {part: getattr(times, part) / 1e9 for part in mixers.TIMED_PARTS}
 
-    def _read_tile(
+    def _tile_steps(
         self, tile: SlotRows, stored: torch.Tensor, made: FastRows, joined: torch.Tensor | None, first_logit_row: int
-    ) -> bool:
+    ) -> Generator[None, None, bool]:
         call = self._prepare([tile], stored, made, joined, first_logit_row)
         successors = [Successors(*parts_of(layer), takes_final=True) for layer in tile.layers]
         for fresh, final in zip(successors, call.final_delta, strict=True):
             fresh.delta = None if final is None else final[0]
         replaced = pointer_array([pointer for each in successors for pointer in each.pointers(writes_delta=False)])
         for index in range(len(tile.layers)):
+            if index:
+                yield
             self.model.read_layer(call.native, index, replaced)
         for layer, fresh in zip(tile.layers, successors, strict=True):
             advance(layer, fresh, tile.position + tile.token_ids.shape[0], self.shape.ratio)

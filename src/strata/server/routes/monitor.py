@@ -146,5 +146,6 @@ def _state(parts: Parts, machine: Mapping[str, Any]) -> dict[str, Any]:
     if now is not None:
         counters = {field.name: getattr(now, field.name) for field in dataclasses.fields(now) if field.name != "slots"}
         counters |= {"experts": dict(now.experts), "experts_read": dict(now.experts_read), "memory": dict(now.memory)}
+        counters |= {"pages": dict(now.pages)}
         state["statistics"] = counters | {"slots": [slot_json(view, context) for view in now.slots]}
     return state

@@ -4,28 +4,23 @@ A chunk is up to thousands of consecutive rows of one slot. Between two layer st
 this memory and the slot, whose state is half moved until the last layer is through. Knows no request.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from strata.experts.streaming import ExpertBatch, ExpertFeed
+from strata.experts.feed import ExpertBatch, ExpertFeed, ExpertsAtHand
+from strata.experts.staging import Staging
+from strata.experts.streams import streams_of
 from strata.kernels.attention_rows import RotationTables
-from strata.kernels.ngram_rows import AskedTable
 from strata.models.device.description import DeviceModel, SparseMlp
 from strata.models.device.launches import Launch
-from strata.models.device.reading.layers import (
-    HEAD_ROWS,
-    embed_launches,
-    head_launches,
-    history_launches,
-    layer_launches,
-    logits_of,
-)
+from strata.models.device.reading.layers import HEAD_ROWS, head_launches, layer_legs, logits_of
+from strata.models.device.reading.mixers import ASK_STEP
 from strata.models.device.reading.room import ReadRoom
-from strata.models.device.reading.rows import ChunkRows, Run
-from strata.models.device.reading.walk import KeptState, ReadWalk
+from strata.models.device.reading.rows import FIELDS, ChunkRows, Run
+from strata.models.device.reading.walk import NOTHING_KEPT, KeptStates, Leg, ReadWalk
 from strata.models.device.state import DeviceState
 
 GRID = 64  # of positions: chunks that are cut there give the same bits
@@ -39,7 +34,8 @@ class ChunkPlace:
     slot: int
     position: int
     count: int
-    mark: int | None = None  # a row of it on the grid of positions, in front of which the state is kept
+    marks: tuple[int, ...] = ()  # rising rows of it on the grid of positions, in front of which the state is kept
+    counts: bool = False  # whether the experts of its last rows are counted, into `ChunkMemory.asked`
 
 
 class ChunkMemory:
@@ -55,13 +51,19 @@ class ChunkMemory:
         self.capacity = capacity
         self.room = chunk_room(model, state, rotation, capacity)
         self.room.make()
+        self._staging = Staging(FIELDS * capacity * torch.int32.itemsize, model.device, streams_of(model.device))
+        self._sparse = [layer.mlp for layer in model.layers if isinstance(layer.mlp, SparseMlp)]
+        self.asked: torch.Tensor | None = None  # int32 [layers with experts, experts]; None: nobody wants to know
+        if model.tiers is not None:
+            shape = len(self._sparse), max(mlp.router.shape[0] for mlp in self._sparse)
+            self.asked = torch.zeros(shape, dtype=torch.int32, device=model.device)
         self._under_way: Chunk | None = None
 
-    def begin(self, place: ChunkPlace, token_ids: torch.Tensor, kept: KeptState | None = None) -> "Chunk":
+    def begin(self, place: ChunkPlace, token_ids: torch.Tensor, kept: KeptStates = NOTHING_KEPT) -> "Chunk":
         """A chunk whose first step is the next one. token_ids int64 [rows] in main memory.
 
-        kept: where the state in front of the mark goes. Raises ValueError while another chunk is under way, or for rows
-        that do not fit.
+        kept: where the state in front of each mark goes. Raises ValueError while another chunk is under way, or for
+        rows that do not fit.
         """
         if self._under_way is not None:
             raise ValueError("a chunk is under way: it is finished or given up before the next one begins")
@@ -71,10 +73,11 @@ class ChunkMemory:
                 f"{self.state.cells} cells"
             )
         walk = self._walk(place, kept)
-        _put(walk.chunk.host_words(token_ids), walk.chunk.words[:, : place.count])
-        sparse = [layer.mlp for layer in self.model.layers if isinstance(layer.mlp, SparseMlp)]
+        if place.counts and self.asked is not None:
+            walk.asked = self.asked.zero_()
+        self._staging.put(walk.chunk.host_words(token_ids), walk.chunk.words[:, : place.count])
         try:
-            self.feed.begin(place.count * max((mlp.experts_per_token for mlp in sparse), default=0))
+            self.feed.begin(place.count * max((mlp.experts_per_token for mlp in self._sparse), default=0))
         except BaseException:  # experts that cannot be read from files
             self.feed.end()
             raise
@@ -83,14 +86,13 @@ class ChunkMemory:
 
     def launches(self, rows: int, feed: ExpertFeed, position: int = 0) -> Iterator[Launch]:
         """All that a chunk of so many rows launches in slot 0, and the head of its last row. Nothing is under way."""
-        walk = self._walk(ChunkPlace(0, position, rows), None)
-        yield from embed_launches(walk)
+        walk = self._walk(ChunkPlace(0, position, rows), NOTHING_KEPT)
         for index in range(len(self.model.layers)):
-            yield from layer_launches(walk, index, feed)
-        yield from history_launches(walk)
+            for leg in layer_legs(walk, index, feed):
+                yield from leg.launches
         yield from head_launches(walk, Run(rows - 1, rows))
 
-    def _walk(self, place: ChunkPlace, kept: KeptState | None) -> ReadWalk:
+    def _walk(self, place: ChunkPlace, kept: KeptStates) -> ReadWalk:
         return _walk_of(self.model, self.state, self.rotation, self.room, self.capacity, place, kept)
 
     def _end(self) -> None:
@@ -102,32 +104,39 @@ class Chunk:
     """Rows on their way through the layers; made by `ChunkMemory.begin`, ended by `end` in any case."""
 
     def __init__(self, walk: ReadWalk, feed: ExpertFeed, on_end: Callable[[], None]) -> None:
-        self._walk, self._feed, self._on_end = walk, feed, on_end
-        self._next = 0
+        self._walk, self._on_end = walk, on_end
+        layers = range(len(walk.model.layers))
+        self._legs = (leg for index in layers for leg in layer_legs(walk, index, feed))
+        self.coming = next(self._legs, None)  # the next leg; None behind the last one
         self._has_ended = False
 
     @property
     def is_through(self) -> bool:
         """Whether all layers are launched."""
-        return self._next == len(self._walk.model.layers)
+        return self.coming is None
 
     def step(self, run: RunLaunch) -> None:
-        """Launch the next layer; the first one with the embedding, the last one with what ends the chunk's state."""
-        if self._next == 0:
-            _run_all(embed_launches(self._walk), run)
-        with self._answered():
-            _run_all(layer_launches(self._walk, self._next, self._feed), run)
-        self._next += 1
-        if self.is_through:
-            _run_all(history_launches(self._walk), run)
+        """Launch the next leg and go on to the one behind it."""
+        self.launch(run)
+        self.go_on()
 
-    def _answered(self) -> AbstractContextManager[None]:
-        """Around the next layer's launches: whoever reads its n-gram table from files, if anybody does, is awake."""
-        model = self._walk.model
-        ngram = model.layers[self._next].ngram
-        if model.tables is None or ngram is None or not isinstance(ngram.table, AskedTable):
-            return nullcontext()
-        return model.tables.asked_by_launches()
+    def launch(self, run: RunLaunch) -> None:
+        """Launch the next leg; `go_on` follows."""
+        leg = self.coming
+        assert leg is not None, "nothing follows the last leg"
+        with self._answered(leg):
+            for launch in leg.launches:
+                run(launch)
+
+    def go_on(self) -> None:
+        """The leg that was launched is done with: the next one comes. Waits for it where the routing must be known."""
+        self.coming = next(self._legs, None)
+
+    def _answered(self, leg: Leg) -> AbstractContextManager[None]:
+        """Around a leg's launches: whoever reads its n-gram table from files, if anybody does, is awake."""
+        tables = self._walk.model.tables
+        asks = any(launch.step == ASK_STEP for launch in leg.launches)
+        return nullcontext() if tables is None or not asks else tables.asked_by_launches()
 
     def logits(self, first: int, run: RunLaunch) -> Iterator[torch.Tensor]:
         """Of the rows from `first` on, float32 [up to HEAD_ROWS, vocabulary] on the device until more are asked for.
@@ -135,7 +144,8 @@ class Chunk:
         Once, behind the last layer.
         """
         for rows in Run(first, self._walk.chunk.count).cut(HEAD_ROWS):
-            _run_all(head_launches(self._walk, rows), run)
+            for launch in head_launches(self._walk, rows):
+                run(launch)
             yield logits_of(self._walk, rows)
 
     def end(self) -> None:
@@ -145,30 +155,21 @@ class Chunk:
             self._on_end()
 
 
-class _NoExperts:
-    """See `ExpertFeed`: for adding up memory."""
+class _NoExperts(ExpertsAtHand):
+    """For adding up memory."""
 
-    asks_for_routing = False
-
-    def begin(self, places: int) -> None:
+    def batches(self, layer: int, needed: Collection[int] | None) -> Sequence[ExpertBatch]:
         """See `ExpertFeed`."""
-
-    def batches(self, layer: int, needed: Collection[int] | None) -> Iterator[ExpertBatch]:
-        """See `ExpertFeed`."""
-        return iter(())
-
-    def end(self) -> None:
-        """See `ExpertFeed`."""
+        return ()
 
 
 def chunk_room(model: DeviceModel, state: DeviceState, rotation: RotationTables, capacity: int) -> ReadRoom:
     """The memory that chunks need, added up and not taken."""
     room = ReadRoom(model.device)
-    walk = _walk_of(model, state, rotation, room, capacity, ChunkPlace(0, 0, capacity), None)
+    walk = _walk_of(model, state, rotation, room, capacity, ChunkPlace(0, 0, capacity), NOTHING_KEPT)
     for index in range(len(model.layers)):
-        list(layer_launches(walk, index, _NoExperts()))
-    list(embed_launches(walk))
-    list(head_launches(walk, Run(0, min(HEAD_ROWS, capacity))))
+        list(layer_legs(walk, index, _NoExperts()))
+    head_launches(walk, Run(0, min(HEAD_ROWS, capacity)))
     return room
 
 
@@ -179,19 +180,8 @@ def _walk_of(
     room: ReadRoom,
     capacity: int,
     place: ChunkPlace,
-    kept: KeptState | None,
+    kept: KeptStates,
 ) -> ReadWalk:
     words = ChunkRows.empty(room, capacity)
-    rows = ChunkRows(place.slot, place.position, place.count, place.mark, words)
+    rows = ChunkRows(place.slot, place.position, place.count, place.marks, words)
     return ReadWalk(model, state, rotation, room, rows, kept)
-
-
-def _run_all(launches: Iterable[Launch], run: RunLaunch) -> None:
-    for launch in launches:
-        run(launch)
-
-
-def _put(values: torch.Tensor, target: torch.Tensor) -> None:
-    """Copy to the device behind what was launched; the staging is the allocator's until it is done."""
-    is_gpu = target.is_cuda
-    target.copy_(values.pin_memory() if is_gpu else values, non_blocking=is_gpu)

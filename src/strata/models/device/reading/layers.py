@@ -7,31 +7,31 @@ from collections.abc import Iterator
 
 import torch
 
-from strata.experts.streaming import ExpertFeed
+from strata.experts.feed import ExpertFeed
 from strata.kernels.embed_rows import embed_rows
 from strata.models.device.description import DeltaMixer, DeviceModel, SparseMlp
 from strata.models.device.launches import Launch
 from strata.models.device.reading.mixers import append_attention, append_delta, append_ngram, history_of
-from strata.models.device.reading.mlps import append_dense, sparse_launches
+from strata.models.device.reading.mlps import append_dense, sparse_legs
 from strata.models.device.reading.rows import Run
-from strata.models.device.reading.walk import ReadWalk, run_of
+from strata.models.device.reading.walk import Leg, ReadWalk, run_of
 
 HEAD_ROWS = 64  # whose logits are there at once
 
 
-def embed_launches(walk: ReadWalk) -> Iterator[Launch]:
-    """Tokens become the streams of the first layer."""
-    walk.layer, walk.kind = None, "chunk"
-    walk.launch("embed", embed_rows, walk.model.embedding, walk.chunk.tokens, walk.streams, walk.model.streams)
-    yield from walk.flush()
+def layer_legs(walk: ReadWalk, index: int, feed: ExpertFeed) -> Iterator[Leg]:
+    """One layer; what a leg launches is launched before the next one is asked for, see `sparse_legs`.
 
-
-def layer_launches(walk: ReadWalk, index: int, feed: ExpertFeed) -> Iterator[Launch]:
-    """One layer; each launch is to be run before the next one is asked for, see `sparse_launches`."""
+    With the first layer tokens become its streams; with the last one the slot's history is moved on, which no n-gram
+    layer needs as it was any more.
+    """
+    if index == 0:
+        walk.launch("embed", embed_rows, walk.model.embedding, walk.chunk.tokens, walk.streams, walk.model.streams)
     layer = walk.model.layers[index]
-    walk.layer, walk.kind = index, layer.kind
+    walk.begin_layer(index, layer.kind)
     if layer.ngram is not None:
         append_ngram(walk, layer.ngram)
+        walk.pause()
     x = walk.read("mixer", layer.mixer_read)
     if isinstance(layer.mixer, DeltaMixer):
         append_delta(walk, layer.mixer, x)
@@ -39,27 +39,22 @@ def layer_launches(walk: ReadWalk, index: int, feed: ExpertFeed) -> Iterator[Lau
         append_attention(walk, layer.mixer, x)
     x = walk.read("mlp", layer.mlp_read)
     if isinstance(layer.mlp, SparseMlp):
-        yield from sparse_launches(walk, layer.mlp, x, sparse_index(walk.model, index), feed)
+        yield from sparse_legs(walk, layer.mlp, x, sparse_index(walk.model, index), feed)
     else:
         append_dense(walk, layer.mlp, x)
-        yield from walk.flush()
-
-
-def history_launches(walk: ReadWalk) -> Iterator[Launch]:
-    """Behind the last layer: the slot's history is moved on, which no n-gram layer needs as it was any more."""
-    if walk.model.sizes.ngram_layers:
+    if index + 1 == len(walk.model.layers) and walk.model.sizes.ngram_layers:
         walk.layer, walk.kind = None, "chunk"
         slot = walk.chunk.slot
         walk.launch("history", walk.state.history[slot].copy_, history_of(walk)[slot])
-    yield from walk.flush()
+    yield from walk.legs()
 
 
-def head_launches(walk: ReadWalk, run: Run) -> Iterator[Launch]:
+def head_launches(walk: ReadWalk, run: Run) -> list[Launch]:
     """Logits float32 [run, vocabulary] of at most HEAD_ROWS rows, into `logits_of`; the streams of each only once."""
     walk.layer, walk.kind = None, "chunk"
     x = walk.read_run("head", walk.model.final_read, run, run_of(walk.addition, run))
     walk.multiply("head", walk.model.head.parts, x.rows, logits_of(walk, run))
-    yield from walk.flush()
+    return walk.take()
 
 
 def logits_of(walk: ReadWalk, run: Run) -> torch.Tensor:

@@ -1,11 +1,11 @@
 """The launches of a chunk's mixer and of its n-gram embedding. Knows their order and memory; no arithmetic."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 
 from strata.kernels.attention_read import AttentionReadWork, read_attend, read_choose
-from strata.kernels.attention_rows import AttentionCells, ProjectedRows, attention_prepare
+from strata.kernels.attention_rows import AttentionCells, AttentionRowsShape, ProjectedRows, attention_prepare
 from strata.kernels.delta_read import CHUNK, DeltaReadWork, delta_read
 from strata.kernels.delta_rows import DeltaState
 from strata.kernels.expert_plan import wait_at_gate
@@ -25,6 +25,8 @@ from strata.models.device.description import AttentionMixer, DeltaMixer, NgramLa
 from strata.models.device.reading.rows import Run
 from strata.models.device.reading.walk import ReadInput, ReadWalk, run_of
 
+ASK_STEP = "n-grams: ask"  # of whoever reads a table's files
+ATTENDED = 1 << 38  # rows * cells * values of a query that attend together: about 4 ms of an H200
 DELTA_ROWS = 2048  # that pass the rule together, so that what its launches leave for each other stays small
 
 
@@ -43,9 +45,10 @@ def append_delta(walk: ReadWalk, mixer: DeltaMixer, x: ReadInput) -> None:
             "delta: rule", delta_read, projected[rows], position, chunk.slot, of_layer, mixer.vectors, shape, work,
             out[rows], mixer.out.block_order,
         )  # fmt: skip
-        if run.stop == chunk.mark and walk.kept is not None:
-            walk.launch("delta: keep", _copy, of_layer.delta[chunk.slot], walk.kept.delta[mixer.index])
-            walk.launch("delta: keep", _copy, of_layer.conv_tail[chunk.slot], walk.kept.conv_tail[mixer.index])
+        kept = walk.kept.get(run.stop)
+        if kept is not None:
+            walk.launch("delta: keep", _copy, of_layer.delta[chunk.slot], kept.delta[mixer.index])
+            walk.launch("delta: keep", _copy, of_layer.conv_tail[chunk.slot], kept.conv_tail[mixer.index])
     output = room.take("output", chunk.count, walk.model.hidden)
     walk.multiply("delta: out", mixer.out.parts, out, output)
     walk.addition = MixerRows(output, x.strengths)
@@ -54,14 +57,12 @@ def append_delta(walk: ReadWalk, mixer: DeltaMixer, x: ReadInput) -> None:
 def append_attention(walk: ReadWalk, mixer: AttentionMixer, x: ReadInput) -> None:
     """Causal attention; the rows' cells are written at their positions."""
     chunk, room, shape = walk.chunk, walk.room, mixer.layer.shape
-    state, index = walk.state, mixer.index
-    cells = AttentionCells(state.keys[index], state.values[index])
-    if shape.indexer is not None:
-        cells = AttentionCells(cells.keys, cells.values, state.raw[index], state.pooled[index])
+    cells = walk.state.attention_cells(mixer.index)
     both = room.take("wide", chunk.count, mixer.projections.shape[0])
     index_rows = None if shape.indexer is None else both[:, shape.projected_width :]
     projected = ProjectedRows(both[:, : shape.projected_width], index_rows)
-    work = AttentionReadWork.make(chunk.count, shape, state.cells, cells.keys.dtype, room.take)
+    is_paged = cells.pages is not None
+    work = AttentionReadWork.make(chunk.count, shape, cells.count, cells.kind, room.take, is_paged=is_paged)
     attended = room.take("mixer values", chunk.count, shape.query_width, dtype=torch.bfloat16)
     walk.multiply("attention: in", mixer.projections.parts, x.rows, both)
     rows = chunk.window(Run(0, chunk.count))
@@ -69,10 +70,38 @@ def append_attention(walk: ReadWalk, mixer: AttentionMixer, x: ReadInput) -> Non
     where = (chunk.position, chunk.slot, cells, shape, work)
     if shape.indexer is not None:
         walk.launch("attention: choose", read_choose, *where)
-    walk.launch("attention: attend", read_attend, projected, *where, attended)
+    for run in attend_runs(chunk.position, chunk.count, shape, cells):
+        walk.pause()
+        _append_attend(walk, run, projected, (cells, shape, work), attended)
     output = room.take("output", chunk.count, walk.model.hidden)
     walk.multiply("attention: out", mixer.out.parts, attended, output)
     walk.addition = MixerRows(output, x.strengths)
+
+
+def attend_runs(position: int, count: int, shape: AttentionRowsShape, cells: AttentionCells) -> list[Run]:
+    """Rows that attend together: all of them, or where each sees every cell as many as take a few milliseconds.
+
+    Cut at multiples of 64 positions; cells that are decoded first are decoded for all rows together.
+    """
+    if shape.indexer is not None or not cells.are_multiplied_in_place:
+        return [Run(0, count)]
+    rows = max(CHUNK, ATTENDED // (shape.query_width * (position + count)) // CHUNK * CHUNK)
+    starts = range(-(position % CHUNK), count, rows)
+    return [Run(max(0, start), min(count, start + rows)) for start in starts]
+
+
+def _append_attend(
+    walk: ReadWalk,
+    run: Run,
+    projected: ProjectedRows,
+    layer: tuple[AttentionCells, AttentionRowsShape, AttentionReadWork],
+    attended: torch.Tensor,
+) -> None:
+    rows, (cells, shape, work) = slice(run.start, run.stop), layer
+    if run.count < walk.chunk.count:
+        projected, work = ProjectedRows(projected.qkv[rows], None), replace(work, query=work.query[rows])
+    where = (walk.chunk.position + run.start, walk.chunk.slot, cells, shape, work)
+    walk.launch("attention: attend", read_attend, projected, *where, attended[rows])
 
 
 def append_ngram(walk: ReadWalk, ngram: NgramLayer) -> None:
@@ -86,9 +115,7 @@ def append_ngram(walk: ReadWalk, ngram: NgramLayer) -> None:
     walk.launch("n-grams: history", _copy, state.history, history)
     for run in chunk.ngram_runs:
         rows, streams = chunk.window(run), walk.streams[run.start : run.stop]
-        query, key, values, normed = (
-            room.take(f"n-gram {name}", run.count, model.stream_width) for name in ("query", "key", "values", "normed")
-        )
+        query, key, values, normed = room.take("wide", 4, run.count, model.stream_width)
         scale = ngram.query_scale
         walk.launch(
             "n-grams: add, norm", add_norm, streams, run_of(addition, run), scale, model.eps, model.streams, query
@@ -107,9 +134,10 @@ def append_ngram(walk: ReadWalk, ngram: NgramLayer) -> None:
         )
         walk.launch("n-grams: move", commit_ngram, history, tails, normed[None], rows, rows.segment_counts)
         walk.launch("n-grams: add", streams.add_, values)
-        if run.stop == chunk.mark and walk.kept is not None:
-            walk.launch("n-grams: keep", _copy, tail[chunk.slot], walk.kept.ngram_tail[ngram.index])
-            walk.launch("n-grams: keep", _copy, history[chunk.slot : chunk.slot + 1], walk.kept.history)
+        kept = walk.kept.get(run.stop)
+        if kept is not None:
+            walk.launch("n-grams: keep", _copy, tail[chunk.slot], kept.ngram_tail[ngram.index])
+            walk.launch("n-grams: keep", _copy, history[chunk.slot : chunk.slot + 1], kept.history)
 
 
 def _append_table_rows(
@@ -118,7 +146,7 @@ def _append_table_rows(
     """The rows' rows of the table, from memory or from whoever reads the files."""
     table = ngram.table
     if isinstance(table, AskedTable):
-        walk.launch("n-grams: ask", ngram_ask, rows, history, ngram.hash, table)
+        walk.launch(ASK_STEP, ngram_ask, rows, history, ngram.hash, table)
         if table.mailbox.gate is not None:
             walk.launch("n-grams: wait", wait_at_gate, table.mailbox, table.state)
         walk.launch("n-grams: collect", ngram_collect, rows, table, found)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from strata.experts.streaming import ExpertBatch, ExpertFeed
+from strata.experts.feed import ExpertBatch, ExpertFeed
 from strata.kernels.read_experts import (
     ReadExperts,
     ReadWork,
     combine_ranks,
+    count_places,
     experts_down,
     experts_hidden,
     group_places,
@@ -19,11 +20,12 @@ from strata.kernels.read_experts import (
 from strata.kernels.read_streams import gate_shares, gated_hidden
 from strata.kernels.residual_streams.additions import MixerRows
 from strata.models.device.description import DenseMlp, SparseMlp
-from strata.models.device.launches import Launch
 from strata.models.device.reading.rows import Run
-from strata.models.device.reading.walk import ReadInput, ReadWalk
+from strata.models.device.reading.walk import Leg, ReadInput, ReadWalk
 
 GROUP_STEP = "experts: group"
+HOLD_STEP = "experts: on their way"  # until they are there
+COUNTED_ROWS = 64  # of a prompt, its last ones, whose experts are counted
 DENSE_ROWS = 1024  # whose gate and up are there at once
 
 
@@ -81,21 +83,24 @@ class SharedRows:
     weights: torch.Tensor | None  # float32 [rows]
 
 
-def sparse_launches(walk: ReadWalk, mlp: SparseMlp, x: ReadInput, index: int, feed: ExpertFeed) -> Iterator[Launch]:
+def sparse_legs(walk: ReadWalk, mlp: SparseMlp, x: ReadInput, index: int, feed: ExpertFeed) -> Iterator[Leg]:
     """Routed experts of the layer number `index` of those that have some, and the shared one.
 
-    A launch is to be run before the next one is asked for: where experts come batch by batch it says that a batch is
-    used, and where they are sent as rows need them it reads the routing.
+    What a leg launches is launched before the next one is asked for: where experts are sent as rows need them the
+    routing is read.
     """
     made = ExpertRoom.of(walk, mlp)
     shared = append_routing(walk, mlp, x, made)
-    yield from walk.flush()
-    needed = asked_experts(made.work) if feed.asks_for_routing else None
-    for batch in feed.batches(index, needed):
-        append_batch(walk, mlp, x, made, batch)
-        yield from walk.flush()
+    if walk.asked is not None:
+        walk.launch("experts: count", count_places, made.ids[-COUNTED_ROWS:], walk.asked[index])
+    yield from walk.legs()
+    sent_bytes = 0
+    for batch in feed.batches(index, asked_experts(made.work) if feed.asks_for_routing else None):
+        yield from walk.legs(sent_bytes)  # of the batch before
+        append_batch(walk, mlp, x, made, batch, feed)
+        sent_bytes = batch.sent_bytes
     append_sum(walk, x, made, shared)
-    yield from walk.flush()
+    yield from walk.legs(sent_bytes)
 
 
 def append_routing(walk: ReadWalk, mlp: SparseMlp, x: ReadInput, made: ExpertRoom) -> SharedRows | None:
@@ -120,12 +125,18 @@ def append_routing(walk: ReadWalk, mlp: SparseMlp, x: ReadInput, made: ExpertRoo
     return SharedRows(output, weights)
 
 
-def append_batch(walk: ReadWalk, mlp: SparseMlp, x: ReadInput, made: ExpertRoom, batch: ExpertBatch) -> None:
-    """The places of some experts."""
+def append_batch(
+    walk: ReadWalk, mlp: SparseMlp, x: ReadInput, made: ExpertRoom, batch: ExpertBatch, feed: ExpertFeed
+) -> None:
+    """The places of some experts, once these are there."""
     some, work = ReadExperts(mlp.blobs.layout, batch.addresses, batch.chosen), made.work
     most_tiles = most_row_tiles(work.order.numel(), batch.chosen.numel())
+    if batch.sent_bytes:
+        walk.launch(HOLD_STEP, feed.hold)
     walk.launch("experts: gate, up", experts_hidden, some, x.rows, work, most_tiles, made.hidden)
     walk.launch("experts: down", experts_down, some, made.hidden, work, most_tiles, made.by_rank)
+    if batch.sent_bytes:
+        walk.launch("experts: let go", feed.let_go)
 
 
 def append_sum(walk: ReadWalk, x: ReadInput, made: ExpertRoom, shared: SharedRows | None) -> None:

@@ -5,6 +5,7 @@ Knows no model.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -12,7 +13,7 @@ from strata.kernels.window_rows import WindowRows
 from strata.models.device.reading.room import ReadRoom
 
 FIELDS = 5  # tokens, slots, positions, zeros, and where a run of n-grams begins its length
-NGRAM_ROWS = 512  # of such a run
+NGRAM_ROWS = 1024  # of such a run
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ChunkRows:
     slot: int
     position: int
     count: int
-    mark: int | None  # a row of the chunk, on the grid of positions: the state in front of it is kept
+    marks: tuple[int, ...]  # rising rows of the chunk, on the grid of positions: the state in front of each is kept
     words: torch.Tensor  # int32 [FIELDS, capacity]
 
     @classmethod
@@ -60,10 +61,8 @@ class ChunkRows:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All rows; in two pieces where a state in between is kept."""
-        if self.mark is None or not 0 < self.mark < self.count:
-            return (Run(0, self.count),)
-        return Run(0, self.mark), Run(self.mark, self.count)
+        """All rows, in pieces between the marks."""
+        return tuple(Run(start, stop) for start, stop in pairwise((0, *self.marks, self.count)))
 
     @property
     def ngram_runs(self) -> list[Run]:

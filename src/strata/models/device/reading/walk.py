@@ -3,9 +3,10 @@
 Knows residual streams; knows no mixer and no MLP. Rows that matrices read are bfloat16, what they give is float32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import ParamSpec
 
 import torch
@@ -43,6 +44,20 @@ class KeptState:
     history: torch.Tensor  # int32 [1, ngram_size - 1]
 
 
+KeptStates = Mapping[int, KeptState]  # by the mark's row of the chunk
+NOTHING_KEPT: KeptStates = {}
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Launches of a layer, between two places where the device may work for others."""
+
+    layer: int
+    number: int  # of those of this layer
+    launches: Sequence[Launch]
+    sent_bytes: int = 0  # of experts on their way, for which it waits
+
+
 @dataclass
 class ReadWalk:
     """The launches that nobody has taken yet, and what the last part left to be added."""
@@ -52,21 +67,45 @@ class ReadWalk:
     rotation: RotationTables
     room: ReadRoom
     chunk: ChunkRows
-    kept: KeptState | None = None
+    kept: KeptStates
+    asked: torch.Tensor | None = None  # int32 [layers with experts, experts]: where the last rows' experts are counted
     addition: ReadAddition = field(default_factory=Nothing)
     layer: int | None = None
     kind: str = "chunk"
     _launches: list[Launch] = field(default_factory=list)
+    _pauses: list[int] = field(default_factory=list)  # launches in front of each
+    _layer: int = 0  # whose legs are taken
+    _legs: int = 0  # of this layer so far
 
     @property
     def streams(self) -> torch.Tensor:
         """The residual streams [rows, streams * hidden]."""
         return self.room.take("streams", self.chunk.count, self.model.stream_width)
 
-    def flush(self) -> Iterator[Launch]:
-        """The launches so far; from now on they are the caller's."""
+    def begin_layer(self, index: int, kind: str) -> None:
+        """The legs from now on are of this layer."""
+        self.layer, self.kind = index, kind
+        self._layer, self._legs = index, 0
+
+    def pause(self) -> None:
+        """Behind the launches so far the device may work for others."""
+        self._pauses.append(len(self._launches))
+
+    def legs(self, sent_bytes: int = 0) -> list[Leg]:
+        """The launches so far, cut at pauses; from now on they are the caller's. sent_bytes: see `Leg`."""
+        launches = self.take()
+        cuts, self._pauses = sorted({0, *self._pauses, len(launches)}), []
+        first = self._legs
+        self._legs += len(cuts) - 1
+        return [
+            Leg(self._layer, first + number, launches[start:stop], sent_bytes)
+            for number, (start, stop) in enumerate(pairwise(cuts))
+        ]
+
+    def take(self) -> list[Launch]:
+        """The launches so far, of no leg."""
         launches, self._launches = self._launches, []
-        yield from launches
+        return launches
 
     def launch(
         self, step: str, op: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs
