@@ -10,6 +10,8 @@ QUESTION ?= What does harbour mean?
 # A question may hold quotes and dollar signs: make takes it as it is and the shell finds it in its environment.
 override QUESTION := $(value QUESTION)
 export QUESTION
+# Bytecode is kept: without it each of the tests' hundred processes compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo demo-smollm conformance test fuzz sanitize lint format interpreter page oracle card settings clean
 
@@ -81,7 +83,7 @@ format: $(STAMP)
 TRITON := build/triton-3.9
 interpreter: $(STAMP)
 	@test -d $(TRITON)/triton || $(BIN)/python -m pip install --quiet --no-deps --target $(TRITON) 'triton==3.9.*'
-	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest -n 2 $(wildcard tests/*/test_triton_*.py) tests/bench/test_device_timing.py
+	TRITON_INTERPRET=1 PYTHONPATH=$(TRITON) $(BIN)/python -m pytest -n 2 --dist worksteal $(wildcard tests/*/test_triton_*.py) tests/bench/test_device_timing.py
 
 # The committed page is what its sources give, and works in a real browser.
 page:

@@ -6,6 +6,7 @@ that `device = auto` means the same everywhere: what a card does is asked by the
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ for _name in [name for name in os.environ if name.startswith("STRATA_")]:
 os.environ["STRATA_THREADS"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["XDG_CONFIG_HOME"] = os.devnull
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Also behind a test whose engine took more: torch's threads are the process's, and wait by spinning."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +40,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broken_model(tiny_model: Path, tmp_path: Path) -> Path:
     """A copy of the tiny model that a test may break."""
     return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+@pytest.fixture
+def library_products() -> Iterator[None]:
+    """The torch road multiplies by the C++ library: the definition's bits in a twentieth of its time."""
+    from tests.library_products import multiplied_by_library
+
+    with multiplied_by_library():
+        yield

@@ -1,7 +1,6 @@
 """From a directory to a loaded model: what belongs together, in which order it is checked, and what is set."""
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,16 @@ import pytest
 import torch
 
 from strata.api import Engine
-from strata.build import fitting_threads, held_sizes, load_model
+from strata.build import load_model
 from strata.cli.convert import convert_model
 from strata.cli.synth import synth
 from strata.engine.cpu_memory import CpuNeeds, plan_cpu_memory
 from strata.errors import ConfigError, EngineError, ModelError, SettingsError, WeightFileError
-from strata.hardware import CpuFacts, MemoryFacts
-from strata.models.families import FAMILIES, family_of
+from strata.hardware import MemoryFacts
+from strata.models.families import FAMILIES
 from strata.native import library
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
-from strata.weights.opening import open_model
 from strata.weights.safetensors import SafetensorsSource
 
 
@@ -86,12 +84,6 @@ def test_cheap_checks_come_before_the_weights_are_read(broken_model: Path) -> No
         load_model(broken_model, EngineSettings(context=9999))
 
 
-@pytest.mark.parametrize(("width", "threads"), [(256, 1), (1023, 1), (1024, 5), (4096, 5)])
-def test_narrow_models_get_one_thread(monkeypatch: pytest.MonkeyPatch, width: int, threads: int) -> None:
-    monkeypatch.setattr("strata.build.read_cpu", lambda: CpuFacts("any", 6, 12, 5, ()))
-    assert fitting_threads(width) == threads
-
-
 def test_model_that_does_not_fit_is_refused_before_it_is_read(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,19 +139,6 @@ def test_what_only_a_card_heeds_is_a_notice_where_the_cpu_computes(tiny_model: P
     settings = EngineSettings(threads=1, device="cpu", **{name: value})
     (notice,) = load_model(tiny_model, settings).notices
     assert notice.startswith(f"{name} changes nothing")
-
-
-@pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
-def test_weights_are_counted_as_they_are_held(tiny_model: Path) -> None:
-    source = open_model(tiny_model)
-    family = family_of(source.config)
-    shapes = family.expected_tensors(family.parse_config(source.config))
-    stored = sum(map(source.stored_bytes, shapes))
-    packed, tensors = (
-        sum(held_sizes(source, shapes, EngineSettings(cpu_path=path)).values()) for path in ("native", "torch")
-    )
-    assert stored <= packed < 1.05 * stored  # vectors grow to float32
-    assert tensors == 4 * sum(map(math.prod, shapes.values()))
 
 
 @pytest.mark.skipif(not library.is_available(), reason="the native library was not built")

@@ -33,6 +33,7 @@ from strata.scheduler.scheduler import Scheduler
 from strata.settings import EngineSettings
 from strata.weights.opening import open_model
 
+pytestmark = pytest.mark.usefixtures("library_products")
 GIB = 1 << 30
 needs_library = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 GOOD = GpuFacts("a made-up card", 80 * GIB, 79 * GIB, (9, 0))
@@ -110,6 +111,22 @@ def test_a_card_that_was_asked_for_and_will_not_do_is_refused_in_one_sentence(ll
             choose_device(source, EngineSettings(device="cuda", **values))
 
 
+@pytest.mark.parametrize(
+    ("device", "cards", "words"),
+    [
+        ("cpu", (GOOD,), "4,096 does not work: on the CPU all keys and values lie in main memory; 0 does"),
+        ("auto", (OLD,), "it is for a card, and the model runs on none: an old card has compute capability 7.5"),
+        ("auto", (GOOD,), "every row of this model reads all its keys and values"),
+    ],
+)
+def test_a_pool_of_keys_and_values_needs_a_card_and_an_indexer(
+    llama: Path, pc: Any, device: str, cards: tuple[GpuFacts, ...], words: str
+) -> None:
+    pc(*cards)
+    with pytest.raises(SettingsError, match=words):
+        choose_device(open_model(llama, "none"), EngineSettings(device=device, kv_resident=4096))
+
+
 def test_the_command_line_says_so_and_fails(llama: Path, pc: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pc()
     assert run(["generate", "hi", "--model", str(llama), "--device", "cuda"]) == 2
@@ -127,6 +144,19 @@ def test_an_engine_on_a_card_answers_as_one_on_the_cpu(llama: Path, pc: Any) -> 
             texts[device] = reply.text()
             assert engine.context == 512
     assert texts["cuda"] == texts["cpu"]
+
+
+def test_keys_and_values_in_main_memory_change_no_answer(tmp_path: Path, pc: Any) -> None:
+    """Of a tiny model that chooses 2 blocks of 4 cells; a pool as long as the context is told to be of no use."""
+    synth("qwen4_exp", tmp_path / "model", fields=["vocab_size=8192", "indexer_budget=8", "num_hidden_layers=4"])
+    pc(GOOD)
+    texts = {}
+    for resident in (0, 16, 512):
+        with Engine(tmp_path / "model", device="cuda", slots=1, context=512, kv_resident=resident) as engine:
+            texts[resident] = engine.generate([5] * 30, SamplingOptions(max_tokens=4, ignore_eos=True)).text()
+            told = [notice for notice in engine.notices if notice.startswith("kv_resident")]
+            assert len(told) == (resident == 512)
+    assert texts[0] == texts[16] == texts[512]
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +215,7 @@ def test_an_engine_with_experts_in_tiers_answers_as_one_with_all_on_the_card(spa
 
 
 def text_of(model: Path, values: dict[str, Any]) -> str:
-    with Engine(model, device="cuda", slots=2, context=512, threads=2, **values) as engine:
+    with Engine(model, device="cuda", slots=2, context=512, threads=1, **values) as engine:
         return engine.generate([5] * 40, SamplingOptions(max_tokens=12, ignore_eos=True)).text()
 
 
@@ -285,7 +315,9 @@ def test_what_is_asked_for_is_what_runs(llama: Path, pc: Any, sampling: str, var
         run_stage(variant, bucket)
 
     model.run = noting
-    runner = RequestRunner(lambda: Scheduler(loaded.engine, Limits.of(settings, loaded.slots)))
+    runner = RequestRunner(
+        lambda: Scheduler(loaded.engine, Limits.of(settings, loaded.slots, loaded.engine.chunk_rows))
+    )
     list(runner.run(TokenRequest((5, 6, 7), SamplingOptions(max_tokens=4)), RunControl()))
     assert ran == variants
 

@@ -14,13 +14,14 @@ from strata.bench.decode import DecodePlan, DecodeSpeed, measure_decode
 from strata.bench.kernel_profile import kernels_by_layer, profile_kernels, sum_by_name
 from strata.bench.popular_routing import LawfulRouting
 from strata.bench.spread import Spread
-from strata.bench.synthetic_model import make_model, require_room, synthetic_config
+from strata.bench.synthetic_model import AskedRoom, make_model, require_room, synthetic_config
 from strata.bench.window_bytes import WindowBytes, expected_distinct, window_bytes
 from strata.errors import EngineError, ModelError
 from strata.hardware import GpuFacts, MemoryFacts
 from strata.models.device.description import DeviceModel
 from strata.models.device.launches import Launch
 from strata.models.device.synthetic import SyntheticForm
+from strata.quant.cell_codes import CellKind
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -45,7 +46,7 @@ def test_distinct_experts_of_rows_that_choose_at_random() -> None:
 
 
 def test_more_conversations_share_the_dense_bytes_and_have_state_and_cells_of_their_own(model: DeviceModel) -> None:
-    one, four = window_bytes(model, 1, 50), window_bytes(model, 4, 50)
+    one, four = (window_bytes(model, slots, 50, CellKind.BF16) for slots in (1, 4))
     assert one.dense == four.dense
     assert (four.state, four.cells) == (4 * one.state, 4 * one.cells)
     assert one.routed < four.routed < 4 * one.routed
@@ -55,9 +56,10 @@ def test_more_conversations_share_the_dense_bytes_and_have_state_and_cells_of_th
 
 
 def test_an_indexer_bounds_the_cells_that_a_row_reads(model: DeviceModel) -> None:
-    cell, pooled = 2 * 1 * 32 * 4, 16 * 4  # one layer of one key head of 32; an indexer of 16
-    assert window_bytes(model, 1, 60).cells == 60 * cell
-    assert window_bytes(model, 1, 1000).cells == 64 * cell + 250 * pooled
+    cell, pooled = 2 * 1 * 32 * 2, 16 * 4  # one layer of one key head of 32; an indexer of 16
+    assert window_bytes(model, 1, 60, CellKind.BF16).cells == 60 * cell
+    assert window_bytes(model, 1, 1000, CellKind.BF16).cells == 64 * cell + 250 * pooled
+    assert window_bytes(model, 1, 60, CellKind.INT8).cells == 60 * 2 * (32 + 2)
 
 
 def test_the_published_shape_needs_what_the_design_counted() -> None:
@@ -65,10 +67,10 @@ def test_the_published_shape_needs_what_the_design_counted() -> None:
     config = synthetic_config(4, False)
     fewer = {"num_experts": 12, "vocab_size": 8192, "eos_token_id": 0, "ngram_vocab_size_base": 100}
     config["text_config"].update(fewer)  # as many are chosen, fewer are made
-    found = window_bytes(make_model(config, SyntheticForm(), CPU), 1, 30_000)
+    found = window_bytes(make_model(config, SyntheticForm(), CPU), 1, 30_000, CellKind.BF16)
     assert found.routed / 40 == pytest.approx(2.76e6, rel=0.01)
     assert found.state / 2 == pytest.approx(3 * 48 * 128 * 128 * 4, rel=0.1)  # and the tails of convolutions
-    assert found.cells == 2048 * 2 * 2 * 256 * 4 + 7500 * 128 * 4
+    assert found.cells == 2048 * 2 * 2 * 256 * 2 + 7500 * 128 * 4
 
 
 @pytest.fixture
@@ -174,10 +176,11 @@ def test_a_card_without_room_is_refused_before_anything_is_made(monkeypatch: pyt
     memory = MemoryFacts(64 * GIB, 60 * GIB)
     monkeypatch.setattr(synthetic_model, "read_memory", lambda: memory)
     monkeypatch.setattr(synthetic_model, "read_gpus", lambda: (GpuFacts("a card", 24 * GIB, 23 * GIB, (8, 9)),))
-    assert require_room(synthetic_config(12, False), SyntheticForm(), 1, 4096).refusal is None  # 17 GB of experts
+    fitting = require_room(synthetic_config(12, False), SyntheticForm(), AskedRoom(1, 4096))  # 17 GB of experts
+    assert fitting.refusal is None
     with pytest.raises(ModelError, match=r"the 31\.6 GiB of experts do not fit on a card .* or say --cache"):
-        require_room(synthetic_config(24, False), SyntheticForm(), 1, 4096)
-    half = require_room(synthetic_config(24, False), SyntheticForm(), 1, 4096, cache_percent=50)
+        require_room(synthetic_config(24, False), SyntheticForm(), AskedRoom(1, 4096))
+    half = require_room(synthetic_config(24, False), SyntheticForm(), AskedRoom(1, 4096, cache_percent=50))
     assert half.seat_share == pytest.approx(0.5, abs=0.001)
     with pytest.raises(ModelError):
-        require_room(synthetic_config(24, False), SyntheticForm(), 1, 4096, cache_percent=90)
+        require_room(synthetic_config(24, False), SyntheticForm(), AskedRoom(1, 4096, cache_percent=90))

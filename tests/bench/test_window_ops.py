@@ -19,6 +19,7 @@ from strata.models.device import walk
 from strata.models.device.description import DeviceModel
 from strata.models.device.launches import Program
 from strata.models.device.synthetic import SyntheticForm
+from strata.quant.cell_codes import CellKind
 from strata.weights.presets import STYLES, preset_config
 
 CPU = torch.device("cpu")
@@ -35,9 +36,9 @@ def program_of(model: DeviceModel, slots: int) -> Program:
 
 @pytest.mark.parametrize(("slots", "context"), [(1, 50), (4, 50), (2, 400)])
 def test_the_steps_together_move_what_the_window_moves(model: DeviceModel, slots: int, context: int) -> None:
-    steps = sum(step_bytes(model, launch, slots, context) for launch in program_of(model, slots))
+    steps = sum(step_bytes(model, launch, slots, context, CellKind.BF16) for launch in program_of(model, slots))
     history = slots * 2 * 4  # two tokens of four bytes, which the hashes read: in no step
-    assert steps == pytest.approx(window_bytes(model, slots, context).total, abs=history)
+    assert steps == pytest.approx(window_bytes(model, slots, context, CellKind.BF16).total, abs=history)
 
 
 @pytest.mark.parametrize("family", [family for family in STYLES if family != "qwen4_exp"])
@@ -46,8 +47,8 @@ def test_the_other_families_too(family: str) -> None:
     if config.get("text_config", config).get("mtp_num_hidden_layers"):
         config.get("text_config", config)["mtp_num_hidden_layers"] = 0
     other = make_model(config, SyntheticForm(), CPU)
-    steps = sum(step_bytes(other, launch, 2, 100) for launch in program_of(other, 2))
-    assert steps == pytest.approx(window_bytes(other, 2, 100).total, abs=100)
+    steps = sum(step_bytes(other, launch, 2, 100, CellKind.BF16) for launch in program_of(other, 2))
+    assert steps == pytest.approx(window_bytes(other, 2, 100, CellKind.BF16).total, abs=100)
 
 
 def test_kernels_belong_to_the_call_in_front_of_their_marker() -> None:

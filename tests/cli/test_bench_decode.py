@@ -50,6 +50,7 @@ def test_a_tiny_model_runs_without_a_card(
         (["--tiny", "--experts-bits", "5"], "--experts-bits 5 does not work; 2.25 (Q2_0), 4.5 (Q4_0)"),
         (["--tiny", "--dense-bits", "x"], "x"),
         (["--tiny", "--routing", "even"], "even"),
+        (["--tiny", "--kv-kind", "q3"], "q3"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_what_kernels_take_is_explained_under_the_table(capsys: pytest.CaptureFi
     plan = {"rounds": 5, "windows": 32}
     result = DecodeResult(speeds, 0.8, 0.95, LawfulRouting({1: 10.0, 8: 53.9}, 0.83, 0.96))
     facts = {"card": "a card", "copy_gb_per_s": 4000.0, "layers": 12, "tiny": False, "routing": "popular", "plan": plan}
-    show({**facts, "experts_bits": 4.5, "dense_bits": 8.5}, result, Console(width=80))
+    show({**facts, "experts_bits": 4.5, "dense_bits": 8.5, "kv_kind": "bf16"}, result, Console(width=80))
     out = capsys.readouterr().out
     assert "own ms" in out and " 1.400 -2.000" in out
     assert "1 slot 19.0 (20.0), 2 slots 19.0 (20.0)" in out

@@ -43,8 +43,8 @@ def test_a_report_says_what_was_made_and_where() -> None:
     facts = MadeModel(layers=4, routing="popular", tiny=True).facts(has_card=False)
     first, warning = made_lines({**facts, "copy_gb_per_s": None}, "5 rounds")
     assert str(first) == (
-        "no card; 4 layers of the tiny shape, random weights, experts 4.5 bits, others 8.5; median (lowest to highest) "
-        "of 5 rounds"
+        "no card; 4 layers of the tiny shape, random weights, experts 4.5 bits, others 8.5, keys and values bf16; "
+        "median (lowest to highest) of 5 rounds"
     )
     assert "measure nothing real" in str(warning)
     assert facts["routing"] == "popular"

@@ -86,6 +86,7 @@ def facts(card: str | None) -> dict[str, Any]:
     """What a report says of the run."""
     plan = {"rounds": 5, "windows": 32, "context": 1024, "with_swaps": False, "is_popular": True}
     made = {"layers": 48, "tiny": False, "routing": "popular", "experts_bits": 4.5, "dense_bits": 8.5}
+    made |= {"kv_kind": "bf16"}
     rates = {name: getattr(RATES, name) for name in RATES.__dataclass_fields__}
     run_facts = {"plan": plan, "rates": rates, "making_seconds": 41.3, "threads": 16, "notice": None}
     return {"card": card, "copy_gb_per_s": 4000.0, **made, **run_facts}

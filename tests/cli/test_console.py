@@ -39,7 +39,8 @@ def test_bar_shows_the_stage_and_goes_when_it_is_done() -> None:
         report("loading the model", 1, 4)
         report("loading the model", 4, 4)
         shown = terminal.getvalue()
-        report("reading the prompt", 1, 2)
+        report("reading the prompt", 1000, 2500)
+    assert "1,000 of 2,500 tokens" in terminal.getvalue()
     assert "loading the model" in shown
     assert "25 %" in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert "reading the prompt" in terminal.getvalue()
@@ -51,5 +52,8 @@ def test_statistics_name_what_there_is() -> None:
     assert line == "100 prompt tokens at 50/s, 11 tokens at 2.5/s, 6 of 12 drafts accepted"
     line = statistics_line(Finished(FinishReason.LENGTH, usage), seed=7)
     assert line.endswith("seed 7, ended by length")
+    none = Usage(9, 0, 0, 0, 0, read_seconds=1.0, decode_seconds=0.0)
+    line = statistics_line(Finished(FinishReason.CANCELLED, none))
+    assert line == "9 prompt tokens, ended by cancelled before the first token"
     one = Usage(9, 1, 0, 0, 0, read_seconds=1.0, decode_seconds=0.0)
     assert statistics_line(Finished(FinishReason.STOP, one)) == "9 prompt tokens at 9/s, 1 token"

@@ -78,6 +78,31 @@ def test_prompt_from_stdin_is_the_prompt(
     assert capsys.readouterr().out == expected
 
 
+def test_prompt_from_a_file_is_the_prompt_and_a_long_one_is_told_of(
+    model: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["generate", QUESTION, *model, "--max-tokens", "4"]) == 0
+    expected = capsys.readouterr().out
+    file = tmp_path / "long.txt"
+    file.write_text(QUESTION + "\n")
+    assert run(["generate", "--file", str(file), *model, "--max-tokens", "4"]) == 0
+    said = capsys.readouterr()
+    assert said.out == expected
+    assert len(said.err.splitlines()) == 1
+    file.write_text("A harbour is a place where ships lie. " * 120)
+    assert run(["generate", "--file", str(file), *model, "--max-tokens", "2", "--raw"]) == 0
+    begun, read, statistics = capsys.readouterr().err.splitlines()
+    tokens = int(statistics.split()[0])
+    assert begun == f"reading the prompt: {tokens:,} tokens"
+    assert read.startswith(f"read {tokens:,} tokens in ")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(["hi", "--file", "x"], "given twice"), ([], "there is no PROMPT")])
+def test_a_prompt_is_given_once(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_stop_string_ends_the_reply(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["generate", QUESTION, *model, "--max-tokens", "8"]) == 0
     text = capsys.readouterr().out
@@ -137,7 +162,7 @@ def test_reader_of_a_table_that_leaves_is_no_failure(model: list[str]) -> None:
 
 
 def test_closed_stdout_is_refused() -> None:
-    command = f"'{sys.executable}' -m strata generate hi >&-"
+    command = f"'{sys.executable}' -m strata serve >&-"  # the first of all checks, of every command
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, cwd=ROOT / "src")
     assert (done.returncode, done.stderr) == (2, "error: standard output is closed: there is nowhere to write to\n")
 

@@ -64,10 +64,13 @@ def test_half_the_number_format_needs_half_the_memory(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATA_CPU_PATH", "torch")  # the library holds weights in the files' types
+    stored = as_json(capsys, tiny, dtype="float32")["needs"]["everything_in_ram"]["ram"]
+    monkeypatch.setenv("STRATA_KV_KIND", "f32")  # as computed
     wide, narrow = (as_json(capsys, tiny, dtype=dtype)["needs"] for dtype in ("float64", "float32"))
     for part in ("routed experts", "dense", "state"):
         assert wide["everything_in_ram"]["ram"][part] == 2 * narrow["everything_in_ram"]["ram"][part]
     assert wide["dense_on_card"] == narrow["dense_on_card"]
+    assert stored["state"] < narrow["everything_in_ram"]["ram"]["state"]
 
 
 def test_the_published_config_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

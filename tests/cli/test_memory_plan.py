@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from strata.cli.memory_plan import plan_as_json, plan_sentence, plan_table, signed
+from strata.engine.checkpoint_budget import checkpoint_growth
 from strata.engine.memory_plan import Budget, Budgets, MemoryPlan, PlanRequest, conversations
 from strata.engine.placement import plan_memory
 from strata.models.needs import Part, StateBytes
@@ -15,7 +16,7 @@ REQUEST = PlanRequest(
     Budgets("a card", Budget(24 * GIB, 23 * GIB), Budget(64 * GIB, 60 * GIB)),
     {Part.ROUTED: 12 * GIB, Part.NGRAM: 20 * GIB},
     24 * GIB,
-    conversations(StateBytes(GIB // 4, 65536)),
+    (*conversations(StateBytes(GIB // 4, 65536)), checkpoint_growth(GIB // 4, None, 60 * GIB, None)),
     16_384,
     GIB,
 )
@@ -36,7 +37,8 @@ def test_every_part_has_a_line_and_each_place_a_column(capsys: pytest.CaptureFix
     assert lines["n-gram table"] == ["20.0 GiB"]
     assert lines["state"] == ["5.0 GiB"]  # four conversations of 16,384 tokens
     assert lines["budget"] == ["23.0 GiB", "60.0 GiB"]
-    assert lines["left"] == ["3.0 GiB", "34.5 GiB"]
+    assert lines["checkpoints"] == ["3.0 GiB"]  # three of each: more would be above a 32nd of what may be used
+    assert lines["left"] == ["3.0 GiB", "36.5 GiB"]
 
 
 def test_what_is_too_much_is_below_zero(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +58,8 @@ def test_plain_values_hold_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         == 60 * GIB
     )
     assert plan_sentence(plan) == "4 conversations of up to 16,384 tokens at once"
+    kept = "; main memory holds their keys and values, the card those of 4,096 tokens of each"
+    assert plan_sentence(plan_memory(replace(REQUEST, kv_resident=4096))).endswith(kept)
 
 
 @pytest.mark.parametrize(("is_exclusive", "told"), [(False, "all of them"), (True, "the others")])
@@ -76,8 +80,8 @@ def test_a_plan_that_leaves_experts_in_files_says_how_many_lie_in_memory() -> No
     plan = plan_memory(filed)
     assert plan.refusal is None
     assert plan_sentence(plan) == (
-        "4 conversations of up to 16,384 tokens at once; the card holds 25% of the experts, main memory 4% and room "
-        "for 8% that are read from the model's files when they are asked for"
+        "4 conversations of up to 16,384 tokens at once; the card holds 25% of the experts, main memory 8% and room "
+        "for 21% that are read from the model's files when they are asked for"
     )
     assert {part["name"] for part in plan_as_json(plan)["parts"]} >= {
         "expert seats",

@@ -1,11 +1,14 @@
 """Prompts of the command line: any bytes of a shell, or stdin without the line feed that ends a pipe."""
 
 import io
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from strata.cli.prompts import argument_text, read_prompt
+from strata.cli import prompts
+from strata.cli.prompts import argument_text, read_prompt, read_prompt_file
 from strata.errors import RequestError
 
 
@@ -23,3 +26,33 @@ def test_what_is_no_text_is_named() -> None:
         read_prompt("", raw=False, what="prompt 3")
     with pytest.raises(RequestError, match="--system is not valid UTF-8"):
         argument_text("\udcff", "--system")
+
+
+def test_a_file_is_the_prompt_without_the_line_feed_at_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_bytes("a\nb ☃\n".encode())
+    assert read_prompt_file(file, raw=False) == "a\nb ☃"
+    assert read_prompt_file(file, raw=True) == "a\nb ☃\n"
+
+
+def test_what_is_no_prompt_is_refused_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "long.txt"
+    monkeypatch.setattr(prompts, "MOST_BYTES", 1 << 20)
+    for content, words in (
+        (None, f"--file: there is no file {file}"),
+        (b"", f"--file: {file} is empty"),
+        (b"\n\n", f"--file: {file} is empty"),
+        (b"ab\xff", f"{file} is not valid UTF-8: byte 0xff at offset 2"),
+        (bytes((1 << 20) + 1), f"{file} has more than 1 MiB, which no context holds"),
+    ):
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(RequestError) as refused:
+            read_prompt_file(file, raw=False)
+        assert str(refused.value).startswith(words)
+    with pytest.raises(RequestError, match=f"--file: {tmp_path} is a directory"):
+        read_prompt_file(tmp_path, raw=False)
+    if os.geteuid():
+        file.chmod(0)
+        with pytest.raises(RequestError, match="cannot be read: Permission denied"):
+            read_prompt_file(file, raw=False)

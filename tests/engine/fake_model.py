@@ -11,7 +11,8 @@ import torch
 
 from strata.errors import EngineError
 from strata.models.base import DraftRows, LogitRows, Output, Reading, Segment, WindowResult
-from strata.models.reading import ReadAtOnce
+from strata.models.reading import OutputSteps, Steps
+from strata.types import ReadAhead
 
 VOCABULARY = 32
 
@@ -60,12 +61,16 @@ class FakeModel:
 
     experts_per_row = 3
     reads_as_windows = False
-    reads_by_layers = False
-    chunk_rows = 512
+    keeps_marks = False
+    chunk_rows = None
+    most_window_rows = None
+    pages_counted: ClassVar[dict[str, int]] = {}
     experts_place = "cpu"
     experts_counted = None
     experts_read: ClassVar[dict[str, int]] = {}
     waiting_for = None
+    read_ahead = ReadAhead()
+    arrivals = 0
 
     def __init__(self, max_position: int = 256, draft_head: "FakeHead | None" = None, fails_at: int = -1) -> None:
         self.config = None
@@ -94,8 +99,14 @@ class FakeModel:
         first = {LogitRows.ALL: 0, LogitRows.LAST: len(logits) - 1, LogitRows.NONE: len(logits)}[logit_rows]
         return Output(logits[first:], segment.token_ids[:, None].float())
 
-    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
-        return ReadAtOnce(lambda: self.read([segment], logit_rows))
+    def begin_read(
+        self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, marks: Sequence[int] = ()
+    ) -> Reading:
+        return Steps(self._read_steps(segment, logit_rows))
+
+    def _read_steps(self, segment: Segment, logit_rows: LogitRows) -> OutputSteps:
+        yield  # between its two layers
+        return self.read([segment], logit_rows)
 
     def window(self, segments: Sequence[Segment]) -> WindowResult:
         self.window_rows.append(sum(len(segment.token_ids) for segment in segments))

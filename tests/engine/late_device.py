@@ -15,7 +15,8 @@ from strata.engine.window import WindowPart
 from strata.engine.windows_ahead import Landed
 from strata.errors import EngineError
 from strata.models.base import LogitRows, Output, Reading, Segment, WindowResult
-from strata.models.reading import ReadAtOnce
+from strata.models.reading import OutputSteps, Steps
+from strata.types import ReadAhead
 
 VOCABULARY = 61
 
@@ -129,9 +130,13 @@ class LateDevice:
     experts_counted = None
     experts_read: ClassVar[dict[str, int]] = {}
     waiting_for = None
+    read_ahead = ReadAhead()
+    arrivals = 0
     reads_as_windows = True
-    reads_by_layers = False
-    chunk_rows = 512
+    keeps_marks = False
+    chunk_rows = None
+    most_window_rows = None
+    pages_counted: ClassVar[dict[str, int]] = {}
     vocabulary_size = VOCABULARY
     draft_head = None
     config = None
@@ -173,8 +178,14 @@ class LateDevice:
         state.is_released = True
         self.free.append(state.place)
 
-    def begin_read(self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, mark: int | None = None) -> Reading:
-        return ReadAtOnce(lambda: self.read([segment], logit_rows))
+    def begin_read(
+        self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, marks: Sequence[int] = ()
+    ) -> Reading:
+        return Steps(self._read_steps(segment, logit_rows))
+
+    def _read_steps(self, segment: Segment, logit_rows: LogitRows) -> OutputSteps:
+        yield  # between its two layers
+        return self.read([segment], logit_rows)
 
     def read(self, segments: Sequence[Segment], logit_rows: LogitRows = LogitRows.LAST) -> Output:
         self.catch_up()

@@ -19,7 +19,7 @@ class Served:
 
     def __init__(self, engine: TokenEngine, slots: int) -> None:
         self.engine = engine
-        self.scheduler = Scheduler(engine, Limits.of(SETTINGS, slots))
+        self.scheduler = Scheduler(engine, Limits.of(SETTINGS, slots, engine.chunk_rows))
         self.replies: dict[int, list[int]] = {}
         self.ends: dict[int, Ended] = {}
 

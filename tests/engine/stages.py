@@ -20,6 +20,7 @@ from strata.models.device.description import DeviceModel
 from strata.models.device.weights import DeviceWeights
 from strata.models.families import family_of
 from strata.models.needs import Part, part_of
+from strata.quant.cell_codes import CellKind
 from strata.weights.opening import open_model
 from tests.engine.served import SETTINGS
 from tests.gpu.tiny_models import tiny_model
@@ -51,11 +52,16 @@ def native_model(name: str, choice: str = "none") -> Any:
 
 
 def stage_model(
-    name: str, slots: int = 2, context: int = 512, most_drafts: int = 0, device: torch.device = CPU
+    name: str,
+    slots: int = 2,
+    context: int = 512,
+    most_drafts: int = 0,
+    device: torch.device = CPU,
+    kind: CellKind = CellKind.BF16,
 ) -> StageModel:
     """The model over a stage of its own with empty slots."""
     model, description = described(name, device)
-    stage = Stage(description, StageSizes(slots, context, most_drafts))
+    stage = Stage(description, StageSizes(slots, context, most_drafts, kind))
     return StageModel(stage, WindowGraphs(stage).run, model.config, model.experts_per_row)
 
 

@@ -12,7 +12,8 @@ from strata.engine.stage_loading import Card, LoadedStage, ModelFiles, load_stag
 from strata.engine.tier_loading import TierWishes
 from strata.errors import EngineError, WeightFileError
 from strata.experts import streaming
-from strata.experts.streaming import ResidentExperts, StreamedExperts
+from strata.experts.feed import ResidentExperts
+from strata.experts.streaming import StreamedExperts
 from strata.models.base import Segment
 from strata.native import library
 from strata.settings import EngineSettings
@@ -60,7 +61,7 @@ def test_chunks_of_a_loaded_stage_are_as_long_as_planned_and_give_the_same_in_ti
     whole, found = loaded("qwen3_moe", plan), loaded("qwen3_moe", tiered)
     for each, feed in ((whole, ResidentExperts), (found, StreamedExperts)):
         assert each.model.chunks is not None and isinstance(each.model.chunks.feed, feed)
-        assert (each.model.chunk_rows, each.model.reads_by_layers, each.model.reads_as_windows) == (128, True, False)
+        assert (each.model.chunk_rows, each.model.keeps_marks, each.model.reads_as_windows) == (128, True, False)
         assert each.model.chunks.room.total_bytes <= names["prompts in chunks"]
     assert torch.equal(logits_of(whole), logits_of(found))
 
@@ -100,7 +101,7 @@ def test_experts_in_files_change_no_bit_of_a_prompt(family: str, monkeypatch: py
     assert plan.request.is_filed and "experts on their way" in names
     found = filed_stage(path, plan)
     assert found.tiers is not None and not found.tiers.store.may_move.all()
-    assert whole.model.reads_by_layers and found.model.reads_by_layers
+    assert whole.model.keeps_marks and found.model.keeps_marks
     assert torch.equal(logits_of(found), logits_of(whole))
     short = [each.model.read([Segment(each.model.new_state(), text_of(3))]).logits for each in (whole, found)]
     assert torch.equal(*short)

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from strata.engine.read_pace import ReadSteps
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_slots import StageSlot
 from strata.models.base import LogitRows, Segment
+from strata.models.device.description import SparseMlp
 from strata.native import library
-from strata.state.checkpoints import go_back
+from strata.quant.cell_codes import CellKind
+from strata.state.checkpoints import go_back, take_checkpoint
 from tests.engine.chunked_stages import CHUNKED, chunked_in_tiers, chunked_model
 from tests.engine.stages import EVERY_STATE, stage_model
 from tests.engine.tiered_stages import Tiering
@@ -76,6 +79,20 @@ def test_cuts_on_the_grid_change_no_bit(family: str, cuts: tuple[int, ...]) -> N
     assert_same_state(model, pieces, whole)
 
 
+@pytest.mark.parametrize(("family", "kind"), [("qwen4_exp", CellKind.Q4), ("llama", CellKind.K8V4)])
+def test_cuts_and_ways_back_change_no_bit_of_coded_cells(family: str, kind: CellKind) -> None:
+    model, text, more = chunked_model(family, kind=kind), text_of(150), text_of(4, 9)
+    whole, pieces = model.new_state(), model.new_state()
+    wanted = torch.cat((read(model, whole, text), decode(model, whole, more)))
+    read(model, pieces, text[:64])
+    saved = take_checkpoint(pieces)
+    read(model, pieces, text_of(70, 5))
+    go_back(pieces, saved)
+    assert torch.equal(read(model, pieces, text[64:], [64]), wanted[64:150])
+    assert torch.equal(decode(model, pieces, more), wanted[150:])
+    assert_same_state(model, pieces, whole)
+
+
 @every_state
 @pytest.mark.parametrize("rows", [1, 63, 64, 65, 128, 129])
 def test_chunks_of_any_length_read_a_text(family: str, rows: int) -> None:
@@ -94,9 +111,10 @@ def test_a_context_is_filled_to_its_last_row() -> None:
     assert state.position == model.max_position == 200
 
 
-@every_state
-def test_windows_of_others_between_two_layers_change_no_bit(family: str) -> None:
-    model, text, other = chunked_model(family), text_of(140), text_of(45, 4)
+@pytest.mark.parametrize(("family", "by_tiles", "steps"), [("qwen4_exp", True, 12), ("llama", False, 2)])
+def test_windows_of_others_between_two_steps_change_no_bit(family: str, by_tiles: bool, steps: int) -> None:
+    """Legs or layers; the head's rows are three more steps."""
+    model, text, other = chunked_model(family, steps=ReadSteps(by_tiles=by_tiles)), text_of(140), text_of(45, 4)
     alone, beside, stream = model.new_state(), model.new_state(), None
     whole = read(model, alone, text)
     model.release(alone)
@@ -111,24 +129,25 @@ def test_windows_of_others_between_two_layers_change_no_bit(family: str) -> None
         rows.append(decode(model, stream, next(tokens)))
     assert torch.equal(reading.finish().logits, whole)
     assert torch.equal(torch.cat(rows), decode(wanted_model, wanted_stream, other[30 : 30 + len(rows)]))
-    assert len(rows) == len(model.stage.model.layers) - 1
+    assert len(rows) == steps + 3 - 1
 
 
 @every_state
-def test_a_mark_is_the_state_of_a_read_that_ended_there(family: str) -> None:
-    model, text = chunked_model(family), text_of(150)
+def test_marks_are_the_states_of_reads_that_ended_there(family: str) -> None:
+    model, text, marks = chunked_model(family), text_of(250), [64, 128, 192]
     state, short = model.new_state(), model.new_state()
-    reading = model.begin_read(Segment(state, text), LogitRows.LAST, mark=128)
+    reading = model.begin_read(Segment(state, text), LogitRows.LAST, marks)
     while not reading.advance():
         pass
     last = reading.finish().logits
-    read(model, short, text[:128])
     after = kept(model, state)
-    go_back(state, reading.checkpoint)
-    assert_same_state(model, state, short)
-    assert torch.equal(read(model, state, text[128:])[-1:], last)
-    for found, wanted in zip(kept(model, state), after, strict=True):
-        assert torch.equal(found, wanted)
+    for start, mark, saved in zip([0, *marks], marks, reading.checkpoints, strict=False):
+        read(model, short, text[start:mark])
+        go_back(state, saved)
+        assert_same_state(model, state, short)
+        assert torch.equal(read(model, state, text[mark:])[-1:], last)
+        for found, wanted in zip(kept(model, state), after, strict=True):
+            assert torch.equal(found, wanted)
 
 
 def test_a_mark_behind_a_kept_turn_lies_off_the_chunk_s_own_rows() -> None:
@@ -136,12 +155,12 @@ def test_a_mark_behind_a_kept_turn_lies_off_the_chunk_s_own_rows() -> None:
     state, other = model.new_state(), model.new_state()
     for each in (state, other):
         read(model, each, text[:50])
-    reading = model.begin_read(Segment(state, text[50:]), LogitRows.LAST, mark=64)
+    reading = model.begin_read(Segment(state, text[50:]), LogitRows.LAST, marks=[64])
     while not reading.advance():
         pass
     last = reading.finish().logits
     assert torch.equal(last, read(model, other, text[50:], [14])[-1:])
-    go_back(state, reading.checkpoint)
+    go_back(state, reading.checkpoints[0])
     assert state.position == 64
 
 
@@ -168,7 +187,7 @@ def test_rows_that_no_chunk_has_are_refused() -> None:
     with pytest.raises(ValueError, match="a chunk has 1 to 64 rows"):
         model.begin_read(Segment(state, text_of(65)))
     with pytest.raises(ValueError, match="mark 60 is no multiple of 64 inside rows 0 to 64"):
-        model.begin_read(Segment(state, text_of(64)), mark=60)
+        model.begin_read(Segment(state, text_of(64)), marks=[60])
     with pytest.raises(ValueError, match="positive multiple of 64 rows, not 100"):
         chunked_model("llama", capacity=100)
 
@@ -182,6 +201,9 @@ def test_bits_do_not_depend_on_who_has_a_seat(family: str, rows: int) -> None:
         with chunked_in_tiers(family, "code8", tiering) as (model, store):
             resident = store.resident.copy()
             found.append(read(model, model.new_state(), text))
+            counted = model.experts_counted
+            assert counted is not None and bool(counted["prompt_vram"]) is bool(resident.any())
+            assert bool(counted["prompt_pcie"]) is not resident.all()
             assert np.array_equal(store.resident, resident)
     assert all(torch.equal(each, found[0]) for each in found)
 
@@ -201,3 +223,24 @@ def test_nobody_changes_seats_while_a_chunk_is_under_way() -> None:
         reading.finish()
         decode(model, stream, text_of(1))
         assert called == [False]
+
+
+@needs_library
+def test_the_experts_of_a_prompt_s_last_rows_are_told_when_it_is_read() -> None:
+    """Of the last 64 rows of a prompt, once it is through; of a shorter one nothing."""
+    with chunked_in_tiers("qwen3_5_moe", "code8", Tiering(0.25), capacity=128) as (model, _):
+        tiers, told = model.stage.model.tiers, list[np.ndarray]()
+        assert tiers is not None and model.chunks is not None
+        tiers.follow(lambda _: None, told.append)
+        state, other, text = model.new_state(), model.new_state(), text_of(230)
+        read(model, other, text_of(63))
+        read(model, other, text_of(64))  # asks for all logits
+        assert told == []
+        model.read([Segment(state, text)])
+        (asked,) = told
+        mlps = [layer.mlp for layer in model.stage.model.layers if isinstance(layer.mlp, SparseMlp)]
+        assert asked.shape == (len(mlps), mlps[0].router.shape[0])
+        assert asked.sum(axis=1).tolist() == [64 * mlp.experts_per_token for mlp in mlps]
+        assert asked.max() <= 64
+        model.read([Segment(other, text[:64])])
+        assert not np.array_equal(told[1], asked)

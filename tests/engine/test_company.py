@@ -26,7 +26,7 @@ def serve(
 ) -> tuple[list[list[int]], list[Ended], list[FromEngine]]:
     """Tokens and end of each request, and every event."""
     values = EngineSettings(chunk_rows=64, **settings)
-    scheduler = Scheduler(TokenEngine(model, values), Limits.of(values, slots))
+    scheduler = Scheduler(TokenEngine(model, values), Limits.of(values, slots, values.cpu_chunk_rows))
     for number, request in enumerate(requests):
         scheduler.submit(number, request)
     events: list[FromEngine] = []
@@ -171,10 +171,10 @@ def test_what_would_need_what_is_missing_is_refused() -> None:
 def test_memory_in_use_is_that_of_the_slots() -> None:
     values = EngineSettings()
     engine = TokenEngine(FakeModel(), values)
-    scheduler = Scheduler(engine, Limits.of(values, 2))
+    scheduler = Scheduler(engine, Limits.of(values, 2, values.cpu_chunk_rows))
     scheduler.submit(1, ask([1, 2, 3], 4))
     while scheduler.has_work:
         scheduler.turn()
-    assert engine.memory() == {"states": 8 * 6}
+    assert engine.memory() == {"states": 8 * 6, "checkpoints": 0}
     engine.forget_all()
-    assert engine.memory() == {"states": 0}
+    assert engine.memory() == {"states": 0, "checkpoints": 0}

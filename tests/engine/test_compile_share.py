@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,14 @@ from strata.engine.compile_share import (
     job_of_line,
     share_of_line,
     skeleton_of,
+    stage_of,
     step_groups,
 )
 from strata.engine.graphs import wanted_graphs
 from strata.engine.precompile import COMMAND
 from strata.engine.stage import Stage, StageSizes
 from strata.native import library
+from strata.quant.cell_codes import CellKind
 from tests.gpu.tiny_models import directory
 
 CPU = torch.device("cpu")
@@ -37,7 +40,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
     has_tiers, waits_in_stream = bool(wanted), "experts: wait" in wanted
     if has_tiers and not library.is_available():
         pytest.skip("the native library was not built")
-    tiered = {"has_tiers": has_tiers, "waits_in_stream": waits_in_stream}
+    tiered: dict[str, Any] = {"has_tiers": has_tiers, "waits_in_stream": waits_in_stream}
     asked = CompileRequest(directory("qwen4_exp"), "code8", 2, 0, 0, Path("unused"), **tiered)
     made = Stage(skeleton_of(asked, CPU), StageSizes(2, 512))
     steps = {launch.step for group in step_groups(made) for launch in group}
@@ -89,3 +92,11 @@ def test_the_process_answers_every_job_with_what_went_wrong(tmp_path: Path) -> N
     first, second = map(share_of_line, found.stdout.splitlines())
     assert first == second == Share(0, first.failures)
     assert len(first.failures) == 1
+
+
+@pytest.mark.parametrize("kind", [CellKind.BF16, CellKind.Q4])
+def test_kernels_are_those_of_the_kind_of_keys_and_values(kind: CellKind) -> None:
+    asked = CompileRequest(directory("llama"), "none", 1, 0, 0, Path("unused"), kv_kind=kind.value)
+    made = stage_of(asked, CPU)
+    assert made.state.kind is kind
+    assert made.state.keys.codes.dtype == kind.keys.dtype

@@ -14,6 +14,7 @@ from strata.models.device.sizes import state_sizes
 from strata.models.device.state import DeviceState
 from strata.models.families import family_of
 from strata.models.needs import Part
+from strata.quant.cell_codes import CellKind
 from strata.settings import EngineSettings
 from strata.weights.opening import open_model
 from strata.weights.presets import preset_config, set_layers
@@ -42,8 +43,9 @@ def parts(budgets: Budgets, layers: int, settings: EngineSettings) -> dict[str, 
 def test_the_plans_state_is_what_the_device_allocates(family: str) -> None:
     values = preset_config(family, "tiny")
     sizes = state_sizes(family_of(values).parse_config(values))
-    state = DeviceState.empty(sizes, 3, 1500, torch.device("cpu"))
-    assert state_of(sizes).at(state.cells) * 3 == state.bytes_used()
+    for kind in (CellKind.BF16, CellKind.K8V4):
+        state = DeviceState.empty(sizes, 3, 1500, kind, torch.device("cpu"))
+        assert state_of(sizes, kind).at(state.cells) * 3 == state.bytes_used()
 
 
 def test_the_shipped_model_fits_on_a_small_card() -> None:
@@ -62,8 +64,19 @@ def test_the_published_model_with_a_quarter_of_its_layers() -> None:
     assert found[Part.NGRAM.value] > 20 * GIB  # and lies in main memory
     delta = 9 * 48 * 128 * 128 * 4
     assert delta * 8 < found["marks to go back to"] / 2 < 1.1 * delta * 8
-    cells = 3 * 30_208 * (2 * 2 * 256 + 128 + 32) * 4  # 30,000 rows take 59 runs of 512
+    cells = 3 * 30_208 * (2 * 2 * 256 * 2 + (128 + 32) * 4)  # 30,000 rows take 59 runs of 512
     assert cells * 8 < found["state"] < (cells + 1.1 * delta) * 8 + 1
+
+
+def test_cells_take_what_their_kind_takes() -> None:
+    states = {
+        kind: parts(H200, 12, EngineSettings(context=30_000, slots=8, kv_kind=kind))["state"] for kind in CellKind
+    }
+    index, cells = 3 * 30_208 * (128 + 32) * 4, 8 * 3 * 30_208 * 2
+    fixed = states[CellKind.BF16] - 8 * index - cells * 1024
+    taken = {kind: (size - 8 * index - fixed) / cells for kind, size in states.items()}
+    wanted = {"f32": 2048, "bf16": 1024, "int8": 2 * (256 + 8), "k8v4": 256 + 8 + 128 + 8, "q4": 2 * (128 + 8)}
+    assert {kind: round(size) for kind, size in taken.items()} == wanted
 
 
 def test_a_draft_layer_counts_only_if_it_drafts() -> None:

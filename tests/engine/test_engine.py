@@ -26,7 +26,7 @@ class Served:
     def __init__(self, model: FakeModel, settings: EngineSettings, slots: int = 2) -> None:
         self.engine = engine = TokenEngine(model, settings)
         self.check = engine.check
-        self.run = RequestRunner(lambda: Scheduler(engine, Limits.of(settings, slots))).run
+        self.run = RequestRunner(lambda: Scheduler(engine, Limits.of(settings, slots, engine.chunk_rows))).run
 
 
 def make_request(
@@ -87,7 +87,7 @@ def test_prompt_is_read_in_chunks_and_reported(prompt_tokens: int) -> None:
     tokens, _ = run(Served(model, EngineSettings(chunk_rows=64)), make_request(prompt, 1), control)
     whole, rest = divmod(prompt_tokens, 64)
     assert model.read_rows == [64] * whole + [rest] * (rest > 0)
-    assert [done for _, done, _ in seen] == [*range(64, prompt_tokens, 64), prompt_tokens]
+    assert [done for _, done, _ in seen] == [*range(0, prompt_tokens, 64), prompt_tokens]
     assert tokens == [successor(prompt[-1])]
 
 
@@ -196,7 +196,7 @@ def test_cancel_before_reading_gives_no_token() -> None:
 
 def test_cancel_between_chunks_ends_reading() -> None:
     model = FakeModel()
-    control = RunControl(lambda stage, done, total: control.cancel())
+    control = RunControl(lambda stage, done, total: control.cancel() if done else None)
     tokens, ended = run(Served(model, EngineSettings(chunk_rows=64)), make_request([1] * 200, 5), control)
     assert (tokens, ended.reason, model.read_rows) == ([], FinishReason.CANCELLED, [64])
 

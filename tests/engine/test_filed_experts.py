@@ -50,7 +50,8 @@ def store_of(found: LoadedStage) -> ExpertStore:
 
 def reads_of(found: LoadedStage) -> int:
     """Experts read so far."""
-    return found.model.experts_read["experts"]
+    assert found.model.arrivals == found.model.experts_read["experts"]
+    return found.model.arrivals
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from strata.engine.memory_plan import (
-    POINTS_A_SLOT,
+    CHUNKS,
     Budget,
     Budgets,
     Growth,
@@ -25,6 +25,7 @@ EXPERTS = 24 * 1024
 MIB = 1 << 20
 BLOBS = ((5 * MIB // 2, EXPERTS),)
 STATE = StateBytes(fixed=128 * MIB, per_token=64 * 1024)  # a full slot of 16,384 tokens: 1 GiB of cells
+CHECKPOINTS = Growth("checkpoints", Place.RAM, per_slot=5 * STATE.fixed)
 WEIGHTS = {Part.ROUTED: 60 * GIB, Part.DENSE: 4 * GIB, Part.EMBEDDING: GIB, Part.NGRAM: 24 * GIB, Part.MTP: 0}
 
 
@@ -32,7 +33,7 @@ def request(card: float = 80, ram: float = 64, **changes: object) -> PlanRequest
     """A model of 60 GiB of experts in 4 bits, whose windows take a GiB and 4 KiB a position."""
     budgets = Budgets("a card", Budget(int(96 * GIB), int(card * GIB)), Budget(64 * GIB, int(ram * GIB)))
     windows = Growth("windows", Place.CARD, fixed=GIB, per_slot=16 * MIB, per_position=4096)
-    growing = (*conversations(STATE), windows)
+    growing = (*conversations(STATE), CHECKPOINTS, windows)
     made = PlanRequest(budgets, WEIGHTS, 120 * GIB, growing, 131072, 256 * MIB, blobs=BLOBS)
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -41,8 +42,8 @@ def sizes(plan: MemoryPlan, place: Place) -> dict[str, int]:
     return {part.name: part.size for part in plan.parts if part.place is place}
 
 
-def test_a_full_slot_holds_its_cells_its_state_and_its_checkpoints() -> None:
-    assert full_slot_bytes(StateBytes(fixed=100, per_token=2.0), 1000) == 2000 + 100 * 8
+def test_a_full_slot_holds_its_cells_its_state_its_marks_and_its_checkpoints() -> None:
+    assert full_slot_bytes(StateBytes(fixed=100, per_token=2.0), 1000, 500) == 2000 + 100 + 2 * 100 + 500
 
 
 @pytest.mark.parametrize(("free", "slots"), [(0, 1), (1, 1), (2, 2), (4, 4), (100, 4)])
@@ -64,7 +65,7 @@ def test_experts_dense_parts_and_embedding_lie_on_the_card_and_a_large_table_in_
     plan = plan_memory(request())
     on_card, in_ram = sizes(plan, Place.CARD), sizes(plan, Place.RAM)
     assert [on_card[part.value] for part in (Part.ROUTED, Part.DENSE, Part.EMBEDDING)] == [60 * GIB, 4 * GIB, GIB]
-    assert (in_ram[Part.NGRAM.value], in_ram["checkpoints"]) == (24 * GIB, POINTS_A_SLOT * 128 * MIB)
+    assert (in_ram[Part.NGRAM.value], in_ram["checkpoints"]) == (24 * GIB, 5 * 128 * MIB)
     assert Part.MTP.value not in on_card | in_ram
     assert plan.refusal is None
     small = plan_memory(request(weights={**WEIGHTS, Part.NGRAM: 200 * MIB}))
@@ -125,6 +126,23 @@ def test_a_card_that_is_too_small_without_any_expert_is_told_what_would_hold_it(
     # 5 GiB, 0.625 of state, 1.03 of windows and 1 of reserve; and 60 of experts that main memory does not take
     assert refusal.endswith(f"a card with {7.7 if blobs else 67.7} GiB free would hold it")
     assert ("even with all experts in main memory" in refusal) == bool(blobs)
+
+
+@pytest.mark.parametrize(("card", "asked"), [(8.5, {}), (12, {"asked_slots": 2, "asked_context": 32768})])
+def test_a_card_that_only_chunks_are_too_much_for_is_told_to_read_in_windows(
+    card: float, asked: dict[str, int]
+) -> None:
+    windows = request(card=card, ram=100, **asked)
+    chunks = Growth(CHUNKS, Place.CARD, fixed=2 * GIB)
+    reads = replace(windows, growing=(*windows.growing, chunks), chunk_rows=8192, ring_bytes=GIB // 2)
+    refusal = plan_memory(reads).refusal
+    assert refusal is not None and plan_memory(windows).refusal is None
+    assert refusal.endswith(
+        "setting chunk_rows: 8,192 rows of a prompt at once take 2.5 GiB of it: fewer may fit, and with gpu_reads "
+        "windows, which reads prompts more slowly, it fits"
+    )
+    refusal = plan_memory(replace(reads, budgets=request(card=4).budgets)).refusal
+    assert refusal is not None and "chunk_rows" not in refusal
 
 
 def test_slots_and_contexts_that_do_not_fit_are_refused_with_what_fits() -> None:

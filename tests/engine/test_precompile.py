@@ -118,6 +118,7 @@ def test_the_marker_is_another_where_other_kernels_are_needed(monkeypatch: pytes
         marker_of(dataclasses.replace(REQUEST, dependent_launches=False), source, CARD),
         marker_of(dataclasses.replace(REQUEST, has_tiers=True), source, CARD),
         marker_of(dataclasses.replace(REQUEST, waits_in_stream=True), source, CARD),
+        marker_of(dataclasses.replace(REQUEST, kv_kind="q4"), source, CARD),
         marker_of(REQUEST, open_model(directory("qwen3_moe"), "none"), CARD),
         marker_of(REQUEST, source, dataclasses.replace(CARD, name="another card")),
     ]

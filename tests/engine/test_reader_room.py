@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from strata.engine.memory_plan import GIB
-from strata.engine.reader_room import fitting_chunk, reader_bytes
+from strata.engine.reader_room import fitting_chunk, reader_bytes, reader_room
 from strata.engine.stage import Stage, StageSizes
 from strata.models.device.describe import describe
 from strata.models.device.reading.chunks import chunk_room
 from strata.models.device.reading.support import chunk_problem
 from strata.models.device.synthetic import SyntheticWeights
 from strata.models.families import family_of
+from strata.quant.cell_codes import CellKind
 from strata.weights.presets import STYLES, preset_config, set_fields, text_part
 
 CPU = torch.device("cpu")
@@ -34,16 +35,28 @@ def test_the_room_holds_what_chunks_take(family: str, rows: int) -> None:
     weights = SyntheticWeights(found.expected_tensors(parsed), STYLES[found.name], CPU)
     model = describe(found.build(parsed, weights), CPU)
     assert chunk_problem(model) is None
-    stage = Stage(model, StageSizes(1, 1024), (32,))
-    taken = chunk_room(model, stage.state, stage.rotation, rows).total_bytes
-    planned = reader_bytes(config, rows, 1024)
-    assert taken <= planned <= 1.25 * taken
+    for kind in (CellKind.BF16, CellKind.INT8):
+        stage = Stage(model, StageSizes(1, 1024, kv_kind=kind), (32,))
+        taken = chunk_room(model, stage.state, stage.rotation, rows).total_bytes
+        planned = reader_bytes(config, rows, 1024, kind)
+        assert taken <= planned <= 1.25 * taken
+
+
+def test_only_cells_of_bf16_need_no_room_beside_them() -> None:
+    published = preset_config("qwen4_exp", "published")
+    rooms = {kind: reader_room(published, 2048, 262_144, kind) for kind in CellKind}
+    decoded, in_place = rooms[CellKind.Q4], rooms.pop(CellKind.BF16)
+    assert set(rooms.values()) == {decoded}
+    assert decoded.per_position - in_place.per_position == 2 * 2 * 256 * 2  # keys and values of two heads
+    assert abs(decoded.fixed - in_place.fixed) <= 1
 
 
 def test_a_chunk_takes_a_modest_part_of_a_card() -> None:
     published = preset_config("qwen4_exp", "published")
-    wanted = {gib: fitting_chunk(published, gib * GIB, None, 262_144, GIB // 2) for gib in (6, 16, 24, 80)}
+    wanted = {
+        gib: fitting_chunk(published, gib * GIB, None, 262_144, CellKind.BF16, GIB // 2) for gib in (6, 16, 24, 80)
+    }
     assert wanted[80] == wanted[24] == 8192
     assert 64 <= wanted[6] < wanted[16] < 8192
-    assert reader_bytes(published, 8192, 262_144) < 2.5 * GIB
-    assert fitting_chunk(published, GIB, 1024, 262_144, 0) == 1024
+    assert reader_bytes(published, 8192, 262_144, CellKind.BF16) < 2.5 * GIB
+    assert fitting_chunk(published, GIB, 1024, 262_144, CellKind.BF16, 0) == 1024

@@ -15,6 +15,7 @@ from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
 from strata.models.base import Segment
 from strata.models.device.description import DeviceModel
 from strata.native import library
+from strata.quant.cell_codes import CellKind
 from tests.engine.stages import native_model
 from tests.gpu.tiny_models import MODELS, VOCABULARY, tiny_model
 from tests.random_text import text_of, token_ids_of
@@ -26,6 +27,8 @@ Name = tuple[str, str]  # a family, and what its matrices become
 every_model = pytest.mark.parametrize("name", MODELS, ids="-".join)
 FAMILIES = (MODELS[1], MODELS[3], MODELS[5], MODELS[7])  # one model of each kind of layer and code
 every_family = pytest.mark.parametrize("name", FAMILIES, ids="-".join)
+KEPT = [*((name, CellKind.BF16) for name in FAMILIES), (MODELS[0], CellKind.Q4), (MODELS[7], CellKind.K8V4)]
+every_kept = pytest.mark.parametrize(("name", "kind"), KEPT, ids=[f"{'-'.join(name)}-{kind}" for name, kind in KEPT])
 
 
 @cache
@@ -43,8 +46,8 @@ def assert_close(name: Name, found: torch.Tensor, wanted: torch.Tensor) -> None:
     assert float(errors[-1]) < largest
 
 
-def new_stage(name: Name) -> Stage:
-    return Stage(device_model(name)[1], StageSizes(SLOTS, 512, DRAFTS), BUCKETS)
+def new_stage(name: Name, kind: CellKind = CellKind.BF16) -> Stage:
+    return Stage(device_model(name)[1], StageSizes(SLOTS, 512, DRAFTS, kind), BUCKETS)
 
 
 def read(stage: Stage, slot: int, tokens: list[int], position: int = 0) -> None:
@@ -64,7 +67,7 @@ def rows_alone(stage: Stage, slot: int, position: int, tokens: list[int], bucket
 @every_model
 def test_windows_are_those_of_the_model_in_torch(name: Name) -> None:
     """Reads, windows of several slots, and commits of some of their rows; of qwen4_exp beyond the indexer's budget."""
-    model, stage = device_model(name)[0], new_stage(name)
+    model, stage = device_model(name)[0], new_stage(name, CellKind.F32)
     lengths, counts, accepted = (5, 29, 12), (1, 4, 3), (1, 2, 0)
     texts = [token_ids_of(length, length) for length in lengths]
     segments = []
@@ -96,7 +99,7 @@ def test_windows_are_those_of_the_model_in_torch(name: Name) -> None:
 @pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 @every_model
 def test_windows_are_close_to_those_of_the_library(name: Name) -> None:
-    native, stage, text = native_model(*name), new_stage(name), token_ids_of(32)
+    native, stage, text = native_model(*name), new_stage(name, CellKind.F32), token_ids_of(32)
     state = native.new_state()
     for position in range(0, len(text), 4):
         tokens = text[position : position + 4]
@@ -107,9 +110,9 @@ def test_windows_are_close_to_those_of_the_library(name: Name) -> None:
         stage.commit(4)
 
 
-@every_family
-def test_a_row_has_the_same_bits_in_every_bucket_and_company(name: Name) -> None:
-    stage = new_stage(name)
+@every_kept
+def test_a_row_has_the_same_bits_in_every_bucket_and_company(name: Name, kind: CellKind) -> None:
+    stage = new_stage(name, kind)
     for slot, length in enumerate((30, 9, 2)):
         read(stage, slot, token_ids_of(length, slot))
     first, rest = token_ids_of(1, 20), token_ids_of(3, 21)
@@ -123,9 +126,9 @@ def test_a_row_has_the_same_bits_in_every_bucket_and_company(name: Name) -> None
     assert torch.equal(stage.logits(8)[2:6], alone)
 
 
-@every_family
-def test_wrong_drafts_leave_no_trace(name: Name) -> None:
-    stage = new_stage(name)
+@every_kept
+def test_wrong_drafts_leave_no_trace(name: Name, kind: CellKind) -> None:
+    stage = new_stage(name, kind)
     text = token_ids_of(36, 3)
     read(stage, 0, text[:28])
     read(stage, 1, text[:28])
@@ -200,8 +203,9 @@ def test_a_stop_id_ends_a_reply_on_the_device() -> None:
     assert results_of(stage)[0].reason == STOPPED
 
 
-def test_a_slot_that_is_copied_goes_on_as_the_other() -> None:
-    stage, text = new_stage(("qwen4_exp", "none")), token_ids_of(35, 4)
+@pytest.mark.parametrize("kind", [CellKind.BF16, CellKind.INT8])
+def test_a_slot_that_is_copied_goes_on_as_the_other(kind: CellKind) -> None:
+    stage, text = new_stage(("qwen4_exp", "none"), kind), token_ids_of(35, 4)
     read(stage, 2, text)
     stage.state.copy(2, 0, len(text))
     after = token_ids_of(2, 5)

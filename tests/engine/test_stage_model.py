@@ -13,6 +13,7 @@ from strata.errors import EngineError, RequestError
 from strata.models.base import LogitRows, Segment
 from strata.native import library
 from strata.native.pool import Pool
+from strata.quant.cell_codes import CellKind
 from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
 from tests.engine.stages import EVERY_STATE, TINY, native_model, stage_model
 from tests.engine.tiered_stages import Tiering, tiered
@@ -50,9 +51,22 @@ def decode(model: StageModel, state: StageSlot, text: torch.Tensor) -> torch.Ten
 @needs_library
 @pytest.mark.parametrize("family", TINY)
 def test_logits_are_those_of_the_cpu_within_rounding(family: str) -> None:
-    model, native, text = stage_model(family), native_model(family), text_of(70)
+    model, native, text = stage_model(family, kind=CellKind.F32), native_model(family), text_of(70)
     wanted = native.read([Segment(native.new_state(), text)], LogitRows.ALL).logits
     assert (read(model, model.new_state(), text) - wanted).abs().max() < 1e-4
+
+
+@every_state
+def test_windows_of_another_slot_between_those_of_a_read_change_nobodys_bits(family: str) -> None:
+    model, text, other = stage_model(family), text_of(100), text_of(30)
+    wanted, alone = read_alone(model, text), read_alone(model, other)
+    state, beside = model.new_state(), model.new_state()
+    decoded = [read(model, beside, other[:25])]
+    reading = model.begin_read(Segment(state, text), LogitRows.ALL)
+    while not reading.advance():  # three times: a step is a window of 32 rows
+        decoded.append(decode(model, beside, other[24 + len(decoded)][None]))
+    assert torch.equal(reading.finish().logits, wanted)
+    assert torch.equal(torch.cat(decoded), alone[:28])
 
 
 @every_state
@@ -111,7 +125,7 @@ def test_a_read_has_been_done_when_it_returns(logit_rows: LogitRows, monkeypatch
         run(variant, bucket)
 
     model.run = noting
-    monkeypatch.setattr(model.stage, "wait", lambda: done.append("waited"))
+    monkeypatch.setattr(model.stage, "wait_here", lambda: done.append("waited"))
     model.read([Segment(model.new_state(), text_of(40))], logit_rows)
     assert done[-1] == "waited"
     assert len(done) > 2
@@ -162,7 +176,8 @@ def test_a_slot_that_was_used_before_starts_as_a_fresh_one(family: str) -> None:
     model, text = stage_model(family, slots=1), text_of(20)
     wanted = read_alone(model, text)
     whole = model.stage.state
-    for left in (whole.delta, whole.conv_tail, whole.ngram_tail, whole.keys, whole.values, whole.raw, whole.pooled):
+    heads = (whole.keys.codes, whole.values.codes)
+    for left in (whole.delta, whole.conv_tail, whole.ngram_tail, *heads, whole.raw, whole.pooled):
         left.fill_(float("nan"))
     assert torch.equal(read(model, model.new_state(), text), wanted)
 
@@ -228,7 +243,7 @@ def test_numbers_that_are_not_finite_are_an_engine_error() -> None:
     model = stage_model("llama")
     state = model.new_state()
     read(model, state, text_of(5))
-    model.stage.state.values[:, state.index, 2].fill_(float("nan"))
+    model.stage.state.values.codes[:, state.index, 2].fill_(float("nan"))
     with pytest.raises(EngineError, match="not finite"):
         model.window([Segment(state, text_of(1))])
     with pytest.raises(EngineError, match="not finite"):

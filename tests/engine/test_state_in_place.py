@@ -205,7 +205,7 @@ def test_a_prompt_is_not_forked_from_a_reply_whose_window_failed() -> None:
 
 
 def read(slot: Slot, token_ids: list[int]) -> None:
-    reading = slot.begin_read(torch.tensor(token_ids), LogitRows.NONE, None)
+    reading = slot.begin_read(torch.tensor(token_ids), LogitRows.NONE, ())
     while not reading.advance():
         pass
     reading.finish()

@@ -100,9 +100,10 @@ def test_a_card_that_runs_out_in_a_copy_of_a_state_ends_a_request_and_its_slot_i
     found = loaded("qwen3_moe", planned("qwen3_moe", 0.4))
     engine, request = served(found, is_ahead=is_ahead), ask(range(1, 12), 20)
     wanted = engine.ask(request)
-    name = "room_of_parts" if what == "a point" else "copy_all"
-    refusing = Failing(getattr(stage_slots, name))
-    monkeypatch.setattr(stage_slots, name, refusing)
+    place: Any = found.model.slots.room if what == "a point" else stage_slots
+    name = "take" if what == "a point" else "copy_all"
+    refusing = Failing(getattr(place, name))
+    monkeypatch.setattr(place, name, refusing)
     for turn in range(3):  # one slot more than there are
         engine.submit(turn, request)
         if what == "a mark":

@@ -32,6 +32,11 @@ class DoneEvent:
 
 
 @pytest.fixture
+def library_products() -> None:
+    """None here: the twins as they are."""
+
+
+@pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
@@ -82,7 +87,7 @@ def test_windows_and_reads_on_a_device_give_the_tokens_of_main_memory(name: str,
 def windows(name: str, device: torch.device) -> list[tuple[int, list[PartResult]]]:
     """Results of some windows of two slots, one behind rows that were read."""
     stage = Stage(described(name, device)[1], StageSizes(2, 512), (2,))
-    assert isinstance(stage.state.keys, DeviceTensor) is (device.type == "cuda")
+    assert isinstance(stage.state.keys.codes, DeviceTensor) is (device.type == "cuda")
     stage.set_rows(2, [RowsPart(0, 30, (3, 4))])  # behind cells of zeros, beyond the indexer's budget
     stage.read(2)
     for slot, start in enumerate((32, 0)):

@@ -56,12 +56,14 @@ def test_a_read_lands_what_is_in_flight_first() -> None:
     first, second = prompt_of(4), prompt_of(6, 1)
     engine.run(Open(0, ask(first, 20)))
     engine.run(Read(0, 4))
+    engine.run(Read(0, 4))
     replies = fresh_reply(first, 5)
     assert [result.draws[0].token_id for result in engine.run(Window({0: 0}, goes_on=True))] == replies[1:2]
     assert len(device.launches) - device.landed == 1
     late, opened = engine.run(Open(1, ask(second, 20)))
     assert (late.slot, late.draws[0].token_id, opened.slot, opened.draws) == (0, replies[2], 1, ())
     assert len(device.launches) == device.landed
+    assert [result.is_under_way for result in engine.run(Read(1, 6))] == [True]
     (read,) = engine.run(Read(1, 6))
     assert read.draws[0].token_id == fresh_reply(second, 1)[0]
     both = engine.run(Window({0: 0, 1: 0}, goes_on=False))

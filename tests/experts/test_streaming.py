@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from strata.experts.streaming import (
-    RING_TILES,
-    TILE_EXPERTS,
-    ResidentExperts,
-    StreamedExperts,
-    ring_bytes,
-)
+from strata.experts.feed import Copying, ResidentExperts
+from strata.experts.streaming import RING_TILES, TILE_EXPERTS, StreamedExperts, ring_bytes
 from strata.experts.streams import Mark, PlainStreams
 from strata.kernels.expert_rows.reference_window import _at_address
 
@@ -62,6 +57,7 @@ class Roads(PlainStreams):
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.refuse_copy: int | None = None  # which copy from now on is refused
 
     def mark_main(self) -> Mark:
         self.told.append("used")
@@ -74,6 +70,11 @@ class Roads(PlainStreams):
         self.told.append("hold main")
 
     def copy_beside(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        if self.refuse_copy is not None:
+            self.refuse_copy -= 1
+            if self.refuse_copy < 0:
+                self.refuse_copy = None
+                raise RuntimeError("the copy is refused")
         self.told.append("copy")
         super().copy_beside(source, target)
 
@@ -82,11 +83,16 @@ def found(feed: StreamedExperts, layer: int, needed: Sequence[int] | None = None
     """Every expert of a layer in the order of batches; each one's bytes are the right ones while its batch is there."""
     experts: list[int] = []
     for batch in feed.batches(layer, needed):
+        if batch.sent_bytes:
+            feed.hold()
         for expert in batch.chosen.tolist():
             blob = _at_address(int(batch.addresses[expert]), BLOB, CPU)
             assert (blob == (layer * EXPERTS + expert) % 251).all()
         experts += batch.chosen.tolist()
         assert batch.chosen.data_ptr() % 16 == 0
+        assert batch.sent_bytes in (0, BLOB * len(batch.chosen))
+        if batch.sent_bytes:
+            feed.let_go()
     return experts
 
 
@@ -124,27 +130,112 @@ def test_a_part_of_the_ring_is_filled_again_once_it_was_used() -> None:
     assert roads.told.count("copy") == RING_TILES * TILE_EXPERTS  # ahead of the first layer
     assert "hold copies" not in roads.told
     roads.told.clear()
-    batches = feed.batches(0, None)
-    next(batches)
-    assert roads.told == ["hold main"]
-    next(batches)
-    assert roads.told[1:3] == ["used", "hold copies"]  # a fourth tile, behind what reads the first
+    assert len(feed.batches(0, None)) == tiles == 4
+    assert roads.told == []
+    feed.hold()
+    feed.let_go()
+    assert roads.told[:3] == ["hold main", "used", "hold copies"]  # a fourth tile, behind what reads the first
     assert roads.told.count("copy") == EXPERTS - RING_TILES * TILE_EXPERTS == EXPERTS % TILE_EXPERTS
-    assert tiles == 4
 
 
-def test_a_chunk_that_is_given_up_leaves_nothing_for_the_next_one() -> None:
+def test_the_next_chunk_s_copies_begin_behind_what_reads_the_last_one_s() -> None:
     roads = Roads()
     feed = StreamedExperts(Store(), Seats(), roads, CPU)
+    for _ in range(2):
+        feed.begin(places=100 * EXPERTS)
+        for layer in range(LAYERS):
+            found(feed, layer)
+        feed.end()
+        roads.told.clear()
     feed.begin(places=100 * EXPERTS)
-    batches = feed.batches(0, None)
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]
-    assert roads.told[-1] == "used"
+    assert roads.told.count("hold copies") == RING_TILES
+    assert roads.told.count("copy") == RING_TILES * TILE_EXPERTS
+    assert "hold main" not in roads.told  # nobody waits
+    assert roads.told.count("used") == 2  # behind the tables that tell addresses
+
+
+@pytest.mark.parametrize("calls", range(1, 40, 3))
+def test_a_chunk_that_is_given_up_anywhere_leaves_nothing_for_the_next_one(calls: int) -> None:
+    """Also by an error out of a copy: each of the first calls is refused once."""
+    roads, seats = Roads(), Seats()
+    feed = StreamedExperts(Store((3,)), seats, roads, CPU)
+    roads.refuse_copy = calls * TILE_EXPERTS // 4
+    with pytest.raises(RuntimeError, match="the copy is refused"):
+        feed.begin(places=100 * EXPERTS)
+        for layer in range(LAYERS):
+            found(feed, layer)
     feed.end()
+    assert roads.told[-1] == "hold main" and not seats.is_held  # who waits for the main road waits for copies too
+    assert feed.copying == Copying()
+    feed.begin(places=100 * EXPERTS)
+    feed.batches(0, None)
+    feed.hold()
+    feed.end()  # between waiting for a tile and letting it go
+    assert roads.told[-2:] == ["used", "hold main"]
     feed.begin(places=100 * EXPERTS)
     for layer in range(LAYERS):
-        assert found(feed, layer) == list(range(EXPERTS))
+        assert sorted(found(feed, layer)) == list(range(EXPERTS))
+    feed.end()
+
+
+class _Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Arriving:
+    """See `Mark`: passed at its time."""
+
+    def __init__(self, clock: _Clock, at: float) -> None:
+        self._clock, self.at = clock, at
+
+    def is_passed(self) -> bool:
+        return self._clock.now >= self.at
+
+    def wait(self) -> None:
+        raise AssertionError("nobody waits")
+
+    def seconds_since(self, earlier: "_Arriving") -> float:
+        return self.at - earlier.at
+
+
+class SlowRoads(PlainStreams):
+    """Copies take a second an expert."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock, self._end = clock, 0.0
+
+    def mark_side(self) -> Mark:
+        return _Arriving(self._clock, self._end)
+
+    def hold_main(self, mark: Mark) -> None:
+        pass
+
+    def copy_beside(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._end += 1.0
+
+
+def test_it_tells_how_long_copies_will_take() -> None:
+    clock = _Clock()
+    feed = StreamedExperts(Store(), Seats(), SlowRoads(clock), CPU, clock=clock)
+    feed.begin(places=100 * EXPERTS)
+    assert feed.copying == Copying((0, 0, 0))  # nothing is known yet
+    clock.now = 70.0  # a tile of 64 has arrived, unseen; six seconds of the next one are over
+    assert feed.copying == Copying((0, TILE_EXPERTS, 2 * TILE_EXPERTS), 1 / BLOB)
+    clock.now = 80.0
+    assert feed.copying.arrivals == (0, TILE_EXPERTS - 10, 2 * TILE_EXPERTS - 10)
+    feed.hold()
+    assert feed.copying.arrivals == (TILE_EXPERTS - 10, 2 * TILE_EXPERTS - 10)
+    feed.let_go()
+    last = 2 * TILE_EXPERTS + EXPERTS % TILE_EXPERTS - 10
+    assert feed.copying.arrivals == (TILE_EXPERTS - 10, 2 * TILE_EXPERTS - 10, last)
+    feed.hold()
+    assert feed.copying.arrivals == (2 * TILE_EXPERTS - 10, last)
+    feed.let_go()
+    clock.now = 1000.0
+    assert feed.copying.arrivals == (0, 0, 0)
     feed.end()
 
 

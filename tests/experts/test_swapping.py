@@ -248,3 +248,35 @@ def test_a_victim_that_comes_back_waits_until_it_is_saved_itself() -> None:
 def _given(memory: torch.Tensor | None) -> torch.Tensor:
     assert memory is not None
     return memory
+
+
+@pytest.mark.parametrize("is_exclusive", [False, True])
+def test_what_a_prompt_ended_with_takes_seats_that_nobody_asks_for(is_exclusive: bool) -> None:
+    """Residents that windows ask for stay; a rule of no swaps moves nothing."""
+    rule = SwapRule(every=1, most_swaps=6)
+    setting = Setting(is_exclusive, rule)
+    hot = np.flatnonzero(setting.store.resident[0])[:5].tolist()
+    missing = np.flatnonzero(setting.store.resident[0] == 0)[:8].tolist()
+
+    def windows(count: int) -> None:
+        for _ in range(count):
+            setting.swapper.before_launch(False)
+            setting.card.launch([ExpertId(0, expert) for expert in hot])
+            setting.card.drain()
+
+    windows(6)
+    heat = setting.swapper.heat.copy()
+    asked = np.zeros((LAYERS, EXPERTS), np.int32)
+    asked[0, missing[:6]], asked[0, missing[6:]] = 40, 1  # the last two were hardly asked for
+    setting.swapper.note_prompt(asked)
+    windows(16)  # an exclusive store has room for two swaps at once
+    setting.finish()
+    resident = setting.store.resident[0]
+    assert resident[missing[:6]].all() and resident[hot].all() and not resident[missing[6:]].any()
+    assert np.array_equal(setting.swapper.heat[:, missing], heat[:, missing])
+    setting.require_agreement()
+    still = Setting(is_exclusive, NONE)
+    before = still.store.resident.copy()
+    still.swapper.note_prompt(asked)
+    still.finish()
+    assert np.array_equal(still.store.resident, before)

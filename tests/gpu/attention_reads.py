@@ -6,7 +6,6 @@ Knows what is launched; knows no expected value.
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -14,8 +13,10 @@ import torch
 
 from strata.kernels.attention_read import AttentionReadWork, read_attend, read_choose
 from strata.kernels.attention_read.arguments import dense_rows
+from strata.kernels.attention_read.reference import multiplied
 from strata.kernels.attention_rows import AttentionRowsShape, attention_prepare
-from tests.kernels.attention_cases import PUBLISHED, AttentionWindow, random_window
+from strata.quant.cell_codes import CellKind
+from tests.kernels.attention_cases import PUBLISHED, random_window
 from tests.kernels.attention_read_checks import (
     HALF,
     SELECTIONS,
@@ -38,12 +39,10 @@ BEFORE = (0, 32_768, 131_072, 253_952)
 TRIES = 5
 
 
-def check_cut_reads(shape: AttentionRowsShape, position: int, ends: list[int], is_half: bool = False) -> None:
+def check_cut_reads(shape: AttentionRowsShape, position: int, ends: list[int], kind: CellKind = CellKind.F32) -> None:
     """A read that ends at the last of `ends` has the bits of its pieces; every 37th row is float64's."""
     rows = ends[-1]
-    case = read_case(shape, position, rows, -(-(position + rows) // 1024) * 1024, "cuda")
-    if is_half:
-        case = in_bfloat16(case)
+    case = read_case(shape, position, rows, -(-(position + rows) // 1024) * 1024, kind, device="cuda")
     found = check_cuts(ROAD, case, position, ends)
     some = list(range(0, rows, 37))
     error, floor = check_values(found, case, position, some)
@@ -51,10 +50,18 @@ def check_cut_reads(shape: AttentionRowsShape, position: int, ends: list[int], i
     print(f"  error {error:.2e}, rounded cells alone {floor:.2e}; of {len(some)} rows {others} choose otherwise")
 
 
-def in_bfloat16(case: AttentionWindow) -> AttentionWindow:
-    """The same over cells in bfloat16."""
-    parts = {name: None if part is None else part.to(HALF) for name, part in vars(case.cells).items()}
-    return replace(case, cells=type(case.cells)(**parts))
+def check_decoded(kind: CellKind) -> None:
+    """Cells as matrix units multiply them are the twin's, bit for bit, up to the read's last one."""
+    from strata.kernels.attention_read.triton import multiplied_cells
+
+    for shape in (PUBLISHED, *DENSE, AttentionRowsShape(9, 3, 64)):
+        cells = random_window(shape, [(1, 3000, 1)], 4096, half=8, kind=kind, device="cuda").cells
+        work = AttentionReadWork.empty(1, shape, 4096, kind, "cuda")
+        found = multiplied_cells(cells, 1, 3001, work)
+        for part, code, side in zip(found, (kind.keys, kind.values), (cells.keys, cells.values), strict=True):
+            wanted = multiplied(code, side[1, :3001], shape.head_dim)
+            assert torch.equal(part[:3001].view(torch.int16), wanted.view(torch.int16)), f"{kind}, {shape}"
+            assert kind is CellKind.BF16 or not part[3001:].any(), "cells beyond the read were written"
 
 
 def check_selection(values: str, blocks: int) -> None:
@@ -62,7 +69,7 @@ def check_selection(values: str, blocks: int) -> None:
     from strata.kernels.attention_read.triton import launch_of, select_rows
 
     rows, position = 64, 4 * blocks - 64
-    work = AttentionReadWork.empty(rows, PUBLISHED, 4 * blocks, HALF, "cuda")
+    work = AttentionReadWork.empty(rows, PUBLISHED, 4 * blocks, CellKind.BF16, "cuda")
     assert work.choice is not None
     scores, chosen = work.choice.scores, work.choice.chosen.fill_(UNTOUCHED)
     complete = [(position + row + 1) // 4 for row in range(rows)]
@@ -77,7 +84,9 @@ def checks() -> Iterator[partial[None]]:
     yield partial(check_cut_reads, PUBLISHED, 0, [64, 192, 1024, 2048, 2112, 2400])
     yield partial(check_cut_reads, PUBLISHED, 40_003, [61, 317, 381, 1000])
     yield partial(check_cut_reads, PUBLISHED, 1990, [58, 122, 130])
-    yield partial(check_cut_reads, PUBLISHED, 3000, [8, 72, 200], is_half=True)
+    for kind in CellKind:
+        yield partial(check_decoded, kind)
+        yield partial(check_cut_reads, PUBLISHED, 3000, [8, 72, 200], kind)
     for shape in DENSE:
         yield partial(check_cut_reads, shape, 1000, [24, 88, 600, 700])
     for blocks in (1024, 6000, 20_000, 65_536):
@@ -102,10 +111,10 @@ def milliseconds(call: Callable[[], None]) -> float:
     return median(found)
 
 
-def time_layer(shape: AttentionRowsShape, before: int) -> None:
+def time_layer(shape: AttentionRowsShape, before: int, kind: CellKind) -> None:
     """A layer's ops for ROWS rows behind so many; random queries, whose neighbours hardly share a block."""
-    case = random_window(shape, [(0, before, ROWS)], before + ROWS, half=32, device="cuda")
-    work = AttentionReadWork.empty(ROWS, shape, before + ROWS, case.cells.keys.dtype, "cuda")
+    case = random_window(shape, [(0, before, ROWS)], before + ROWS, half=32, kind=kind, device="cuda")
+    work = AttentionReadWork.empty(ROWS, shape, before + ROWS, kind, "cuda")
     out = torch.empty(ROWS, shape.query_width, dtype=HALF, device="cuda")
     place = (before, 0, case.cells, shape, work)
     calls = {
@@ -119,7 +128,7 @@ def time_layer(shape: AttentionRowsShape, before: int) -> None:
     told = ", ".join(f"{name} {time:.2f}" for name, time in times.items())
     dense = dense_rows(ROWS, before, shape)
     print(
-        f"{shape.query_heads} heads of {shape.head_dim}, {ROWS} rows behind {before}, {dense} of them dense: "
+        f"{kind}, {shape.query_heads} heads of {shape.head_dim}, {ROWS} rows behind {before}, {dense} of them dense: "
         f"{told}; together {sum(times.values()):.2f} ms; work {work.bytes_used() / 2**20:.0f} MiB",
         flush=True,
     )
@@ -135,9 +144,11 @@ def main() -> None:
         torch.cuda.empty_cache()
     print("all checks passed", flush=True)
     for before in BEFORE:
-        time_layer(PUBLISHED, before)
+        time_layer(PUBLISHED, before, CellKind.BF16)
+    for kind in CellKind:
+        time_layer(PUBLISHED, BEFORE[2], kind)
     for shape in DENSE:
-        time_layer(shape, BEFORE[1])
+        time_layer(shape, BEFORE[1], CellKind.BF16)
 
 
 if __name__ == "__main__":

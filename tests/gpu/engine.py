@@ -18,6 +18,7 @@ from strata.engine.request import TokenRequest
 from strata.engine.stage_model import StageModel
 from strata.models.base import LogitRows, Segment
 from strata.native import library
+from strata.quant.cell_codes import CellKind
 from strata.types import FinishReason
 from tests.engine.served import Served, ask
 from tests.engine.stages import POCKET, TINY, native_model, stage_engine, stage_model
@@ -49,7 +50,8 @@ class Checks:
         return [("the CPU's logits", self.logits), *found] if library.is_available() else found
 
     def logits(self) -> str:
-        model, native, text = self._model(1), native_model(self._name), text_of(150)
+        model = stage_model(self._name, 1, CONTEXT, device=self._device, kind=CellKind.F32)
+        native, text = native_model(self._name), text_of(150)
         state = model.new_state()
         found = model.read([Segment(state, text)], LogitRows.ALL).logits
         model.release(state)
@@ -125,7 +127,7 @@ class Checks:
             served.submit(number, request)
         while len(served.replies[2]) < 5:
             served.turn()
-        self._model(2).stage.state.values[:, served.engine._slots[0].state.index, 1].fill_(float("nan"))
+        self._model(2).stage.state.values.codes[:, served.engine._slots[0].state.index, 1].fill_(float("nan"))
         served.finish()
         end = served.ends[1]
         assert end.reason is FinishReason.ERROR and "not finite" in (end.error or ""), f"it ended as {end}"

@@ -12,6 +12,7 @@ import torch
 
 from strata.kernels.packed_rows.native import native_matrix
 from strata.quant.packed import PackedMatrix
+from tests.native_silu import silu_mul
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu-native"
@@ -66,7 +67,7 @@ class NativeTwin:
 
         def run() -> torch.Tensor:
             g, u = self._matrices.matrices_rows(self._pool, natives[:2], x)
-            return self._matrices.matrix_rows(self._pool, natives[2], self._matrices.silu_mul(g, u))
+            return self._matrices.matrix_rows(self._pool, natives[2], silu_mul(g, u))
 
         return self._agreed(run)
 

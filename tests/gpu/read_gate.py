@@ -16,8 +16,14 @@ from tests.kernels.random_matrices import KINDS, on_device, random_matrix
 from tests.kernels.read_cases import ExpertCase, ProductCase, random_x
 
 KIND = {kind.name: kind for kind in KINDS}
-DENSE_LAUNCHES = (ReadLaunch(128, 128, warps=8), ReadLaunch(64), ReadLaunch(128, 256, warps=16, blocks=4))
-EXPERT_LAUNCHES = (HIDDEN_LAUNCH, DOWN_LAUNCH, ExpertLaunch(128, 64), ExpertLaunch(128, 0, warps=4, stages=2))
+DENSE_LAUNCHES = (
+    ReadLaunch(rows=128, outputs=128, groups=2), ReadLaunch(rows=64),
+    ReadLaunch(rows=128, more_rows=32, outputs=256, warps=8, groups=2, blocks=1),
+)  # fmt: skip
+EXPERT_LAUNCHES = (
+    HIDDEN_LAUNCH, DOWN_LAUNCH, ExpertLaunch(128, 0, warps=4, stages=2),
+    ExpertLaunch(128, 64, warps=4, groups=2, overlap=False, blocks=1),
+)  # fmt: skip
 COUNTS = (0, 1, 63, 64, 65, 200, 7, 129, 160, 161, 192, 193, 385, 0, 80)  # places of each expert
 # Gate, up and down: one launch for gate and up, several, codes of every sort.
 EXPERTS = (

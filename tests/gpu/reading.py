@@ -10,13 +10,15 @@ import itertools
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from strata.engine.chunk_loading import make_chunks, warm_up_chunks
+from strata.engine.read_pace import ReadSteps
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_model import StageModel
 from strata.engine.stage_slots import StageSlot
@@ -27,21 +29,23 @@ from strata.models.device.describe import describe
 from strata.models.device.description import SparseMlp
 from strata.models.device.state import SavedSlot
 from strata.native.pool import Pool
+from tests.engine.cancelled_chunks import cancel_reads, host_bytes
 from tests.engine.tiered_stages import Tiering, built, share_table, sparse_layers, store_of
 from tests.random_text import text_of
 
 MODELS = (("qwen4_exp", "none"), ("qwen4_exp", "code4"), ("qwen3_5_moe", "code8"), ("qwen3_moe", "none"))
 TIERINGS = (Tiering(1.0), Tiering(0.0), Tiering(0.25), Tiering(0.5, is_exclusive=True))
 MOST_ERROR = 0.1  # of a row's logits beside the torch road's, in the median
+MOST_GROWTH = 64 << 20  # of main memory, by reads that are given up
 ROWS, CAPACITY, CONTEXT = 200, 256, 512
 Read = tuple[torch.Tensor, SavedSlot]  # logits of all rows, and what they left behind
 
 
-def model_on(name: str, choice: str, device: torch.device) -> StageModel:
+def model_on(name: str, choice: str, device: torch.device, steps: ReadSteps | None = None) -> StageModel:
     """All experts on the device."""
     made, description = built(name, choice, device)
     stage = Stage(description, StageSizes(2, CONTEXT), (1, 32))
-    return StageModel(stage, stage.run, made.config, made.experts_per_row, make_chunks(stage, CAPACITY, None))
+    return StageModel(stage, stage.run, made.config, made.experts_per_row, make_chunks(stage, CAPACITY, None), steps)
 
 
 def read(model: StageModel, text: torch.Tensor, cuts: Sequence[int] = ()) -> Read:
@@ -67,8 +71,9 @@ def are_equal(one: Read, other: Read) -> bool:
 class Checks:
     """The checks of one model on one device."""
 
-    def __init__(self, name: str, choice: str, device: torch.device) -> None:
-        self._name, self._choice, self._device = name, choice, device
+    def __init__(self, name: str, choice: str, device: torch.device, cancelled: int) -> None:
+        """cancelled: how many reads are given up."""
+        self._name, self._choice, self._device, self._cancelled = name, choice, device, cancelled
         self._model: StageModel | None = None
 
     def all(self) -> Sequence[tuple[str, Callable[[], str]]]:
@@ -80,6 +85,7 @@ class Checks:
             ("windows between", self.windows_between),
             ("logits", self.logits),
             ("caches", self.caches),
+            *([(f"{self._cancelled} cancelled", self.cancelled)] if self._cancelled else []),
         ]
 
     @property
@@ -121,21 +127,25 @@ class Checks:
         return "a text's rows are those of a longer one"
 
     def windows_between(self) -> str:
+        for by_tiles in (False, True):
+            self._windows_between(model_on(self._name, self._choice, self._device, ReadSteps(by_tiles=by_tiles)))
+        return "the same bits, and the mark is a read that ended there"
+
+    def _windows_between(self, model: StageModel) -> None:
         text = text_of(ROWS)
-        whole, model = read(self.model, text), self.model
+        whole = read(self.model, text)
         stream, state = model.new_state(), model.new_state()
         model.read([Segment(stream, text_of(30, 4))])
-        reading = model.begin_read(Segment(state, text), LogitRows.ALL, mark=128)
+        reading = model.begin_read(Segment(state, text), LogitRows.ALL, marks=[128])
         while not reading.advance():
             model.commit(model.window([Segment(stream, text_of(1, 5))]), [1])
         logits = reading.finish().logits
         assert are_equal(_ended(model, state, logits), whole), "windows of another slot change the read"
         model.release(stream)
         short = read(model, text[:128])[1].tensors
-        kept = reading.checkpoint.parts
+        kept = reading.checkpoints[0].parts
         for part, wanted in zip(kept, (*short[:3], short[-1][None]), strict=True):
             assert torch.equal(part, wanted.to(part.device)), "the state at the mark differs"
-        return "the same bits, and the mark is a read that ended there"
 
     def logits(self) -> str:
         text = text_of(ROWS)
@@ -155,8 +165,31 @@ class Checks:
                 assert are_equal(one, other), f"with {tiering} it differs"
         return f"{len(TIERINGS)} of them give the same bits"
 
+    def cancelled(self) -> str:
+        with self._tiered(Tiering(0.25)) as model:
+            whole = read(model, text_of(150))
+            cancel_reads(model, text_of(150), 100)
+            before = self._memory(model)
+            cancel_reads(model, text_of(150), self._cancelled)
+            after = self._memory(model)
+            assert are_equal(read(model, text_of(150)), whole), "a read behind them differs"
+        told = f"bytes of main memory and of the card before {before}, after {after}"
+        assert after[0] - before[0] < MOST_GROWTH and after[1] == before[1], told
+        return told
+
+    def _memory(self, model: StageModel) -> tuple[int, int]:
+        """Bytes in use: of main memory, and of the card, as torch keeps its books."""
+        model.stage.wait()
+        return host_bytes(), torch.cuda.memory_allocated() if self._device.type == "cuda" else 0
+
     def _in_tiers(self, tiering: Tiering) -> list[Read]:
         """A long text, which sends everything, and a short one, which waits for its routing."""
+        with self._tiered(tiering) as model:
+            return [read(model, text_of(150)), read(model, text_of(3)), read(model, text_of(150), (64,))]
+
+    @contextmanager
+    def _tiered(self, tiering: Tiering) -> Iterator[StageModel]:
+        """A step of its reads is a tile."""
         made, description = built(self._name, self._choice, self._device)
         first = description.layers[sparse_layers(description)[0]].mlp
         assert isinstance(first, SparseMlp)
@@ -167,10 +200,9 @@ class Checks:
                 tiers.set_share(share_table(tiers, 0.0))
                 stage = Stage(describe(made, self._device, tiers), StageSizes(2, CONTEXT), (1, 32))
                 chunks = make_chunks(stage, CAPACITY, store)
-                model = StageModel(stage, stage.run, made.config, made.experts_per_row, chunks)
-                reads = [read(model, text_of(150)), read(model, text_of(3)), read(model, text_of(150), (64,))]
+                steps = ReadSteps(by_tiles=True)
+                yield StageModel(stage, stage.run, made.config, made.experts_per_row, chunks, steps)
                 stage.wait()
-                return reads
             finally:
                 tiers.close()
 
@@ -180,6 +212,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--kernels", type=Path, help="folder of compiled kernels; Triton's own if not given")
+    parser.add_argument(
+        "--cancelled", type=int, default=0, help="give up so many reads of each model in the middle, too"
+    )
     parser.add_argument("--models", nargs="*", help="families; all if not given")
     options = parser.parse_args()
     device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
@@ -191,7 +226,7 @@ def main() -> int:
     for name, choice in MODELS:
         if options.models and name not in options.models:
             continue
-        for what, check in Checks(name, choice, device).all():
+        for what, check in Checks(name, choice, device, options.cancelled).all():
             is_good, line = _tried(partial(check))
             passed, failed = passed + is_good, failed + (not is_good)
             print(f"{'ok  ' if is_good else 'FAIL'} {name} {choice}, {what}: {line}", flush=True)

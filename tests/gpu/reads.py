@@ -139,6 +139,12 @@ def skewed_counts(places: int) -> torch.Tensor:
     return found[torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(2))]
 
 
+def drawn_counts(rows: int) -> torch.Tensor:
+    """Rows of every expert where each row draws its own, all alike."""
+    drawn = torch.rand(rows, EXPERTS, generator=torch.Generator().manual_seed(1)).topk(RANKS, dim=1).indices
+    return drawn.flatten().bincount(minlength=EXPERTS)
+
+
 def time_rows(rows: int) -> None:
     """What a layer does beside the products."""
     logits, ids = torch.randn(rows, EXPERTS, device="cuda"), torch.zeros(rows, RANKS, dtype=torch.int32, device="cuda")
@@ -168,6 +174,7 @@ def main() -> int:
     even[: places % EXPERTS] += 1
     for kind in ("q4_0", "q8_0", "nvfp4"):
         time_experts(options.rows, kind, even, f"{places // EXPERTS} rows an expert")
+        time_experts(options.rows, kind, drawn_counts(options.rows), "drawn")
         time_experts(options.rows, kind, skewed_counts(places), "skewed")
     for kind in ("q4_0", "q8_0", "bf16"):
         time_dense(options.rows, kind)

@@ -1,7 +1,7 @@
 """`python -m tests.gpu.tune_attention`: times launches of the published model's attention on this GPU, in a minute.
 
 Choosing blocks, and attending (with the merge of parts), at 1,024 and 30,000 positions, of 1, 4 and 8 rows in slots of
-their own. The launches of sixteen layers are one graph whose kernels are dependents of one another, as in a window;
+their own. The launches of 32 layers are one graph whose kernels are dependents of one another, as in a window;
 layers share all but their cells, which come from memory. Prints each line's candidates, best first, `*` at the current,
 and last the geometric means over all lines, for few launches serve all of them (attention_rows/launches.py). What
 a candidate gives must be near what the current gives; other bits are no error. `--smoke` runs each once over one layer
@@ -18,7 +18,7 @@ from math import prod
 
 import torch
 
-from strata.kernels.attention_rows import AttentionCells, AttentionWork, ProjectedRows, attention_prepare
+from strata.kernels.attention_rows import AttentionWork, ProjectedRows, attention_prepare
 from strata.kernels.attention_rows.launches import (
     ATTEND_LAUNCH,
     CHOOSE_LAUNCH,
@@ -27,14 +27,15 @@ from strata.kernels.attention_rows.launches import (
     ChooseLaunch,
 )
 from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.quant.cell_codes import CellKind
 from tests.gpu.warm import compile_side_by_side
-from tests.kernels.attention_cases import PUBLISHED, AttentionWindow, random_window, window_rows
+from tests.kernels.attention_cases import PUBLISHED, AttentionWindow, other_cells, random_window, window_rows
 
 Launch = AttendLaunch | ChooseLaunch
 POSITIONS = (1024, 30_000)
 ROWS = (1, 4, 8)
 CELLS = 31_000
-LAYERS = 16  # 67 MB of cells for one row at 1,024: more than the last-level cache
+LAYERS = 32  # 67 MB of cells for one row at 1,024: more than the last-level cache
 REPEATS = 9
 
 CHOOSES = (
@@ -49,13 +50,14 @@ ATTENDS = (
     CROWDED_LAUNCH,
     AttendLaunch(loops=True),
     AttendLaunch(registers=168),
-    AttendLaunch(asks_values_early=False, registers=168),
-    AttendLaunch(warps=8, registers=128),
-    AttendLaunch(warps=8, asks_values_early=False, registers=80),
+    AttendLaunch(asks_values_early=False, registers=128),
+    AttendLaunch(warps=8),
+    AttendLaunch(warps=8, asks_values_early=False),
     AttendLaunch(merge_warps=1),
     AttendLaunch(merge_warps=4),
-    AttendLaunch(least_part=64),
-    AttendLaunch(least_part=64, asks_values_early=False),
+    AttendLaunch(chunk=32, least_part=32),
+    AttendLaunch(chunk=32, least_part=32, asks_values_early=False),
+    AttendLaunch(chunk=32),
 )
 
 
@@ -87,11 +89,11 @@ class Bench:
 
 def layers_of(rows: int, layers: int, device: torch.device, cells: int = CELLS) -> list[AttentionWindow]:
     """Windows of `rows` slots that share all but their cells."""
-    first = random_window(PUBLISHED, [(slot, 0, 1) for slot in range(rows)], cells, half=32, device=device)
+    segments = [(slot, 0, 1) for slot in range(rows)]
+    first = random_window(PUBLISHED, segments, cells, half=32, kind=CellKind.BF16, device=device)
     found = [first]
     for _ in range(layers - 1):
-        state = (None if part is None else torch.randn_like(part) for part in vars(first.cells).values())
-        found.append(replace(first, cells=AttentionCells(*state)))
+        found.append(replace(first, cells=other_cells(first.cells, PUBLISHED.head_dim)))
     return found
 
 

@@ -16,8 +16,9 @@ from strata.kernels.compiled import noting_compilations
 from strata.kernels.sampler.plan import PlannedPart
 from strata.kernels.sampler.results import read_results
 from strata.kernels.sampler.slots import ChoiceOptions, ReplyStart
+from strata.models.cell_kind import with_cells
 from strata.models.device.state import SavedSlot
-from tests.gpu.window_models import PUBLISHED, new_stage
+from tests.gpu.window_models import PUBLISHED, kind_of, new_stage
 from tests.random_text import token_ids_of
 
 Numbers = dict[str, Any]
@@ -143,7 +144,8 @@ def against_library(subject: Subject) -> Numbers:
 
     family, _, choice = subject.name.rpartition("-")
     tiny, pool = tiny_model(family, choice), Pool(2, keeps_cores=False)
-    native: Any = tiny.family.build(tiny.config, open_packed_weights(tiny.source, tiny.names, pool))
+    config = with_cells(tiny.config, kind_of(subject.name))
+    native: Any = tiny.family.build(config, open_packed_weights(tiny.source, tiny.names, pool))
     assert attach_fast_windows(native, pool)
     found, wanted = [], []
     for slot in (0, 1, 2):
@@ -360,7 +362,8 @@ def close(subject: Subject, found: torch.Tensor, wanted: torch.Tensor) -> Number
 
 def state_differences(found: SavedSlot, wanted: SavedSlot) -> list[str]:
     """What is not equal of two states of a slot behind equally many rows."""
-    names = ("delta", "conv tail", "n-gram tail", "keys", "values", "raw", "pooled", "history")
+    heads = ("keys", "values") if len(found.tensors) == 8 else ("keys", "key scales", "values", "value scales")
+    names = ("delta", "conv tail", "n-gram tail", *heads, "raw", "pooled", "history")
     parts = zip(names, found.tensors, wanted.tensors, strict=True)
     return [f"{name}: {difference(mine, other)}" for name, mine, other in parts if not torch.equal(mine, other)]
 

@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("quant",),
     ("native", "memory"),
-    ("types", "settings", "hardware", "errors", "models_shipped"),
+    ("types", "settings", "limits", "hardware", "errors", "models_shipped"),
 )
 GROUND = len(LAYERS) - 1  # these few may know each other
 
@@ -33,6 +33,7 @@ WITHOUT_TORCH = (
     "experts.routing_profile",
     "types",
     "settings",
+    "limits",
     "errors",
     "cli.app",
 )

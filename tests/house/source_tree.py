@@ -53,14 +53,20 @@ def part_of(module: str) -> str:
     return module.split(".")[0]
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Every import of a file; `from strata.x import y` is x.y if that is a module."""
-    yield from _walk(ast.parse(path.read_text("utf-8")).body, at_top=True, for_types_only=False)
+    return tuple(_walk(ast.parse(path.read_text("utf-8")).body, at_top=True, for_types_only=False))
 
 
-def strata_imports(path: Path) -> Iterator[Import]:
+@cache
+def strata_imports(path: Path) -> tuple[Import, ...]:
     """The imports of a file that name this package, without the leading `strata.`."""
-    for found in imports(path):
+    return tuple(_of_strata(imports(path)))
+
+
+def _of_strata(found_in_file: tuple[Import, ...]) -> Iterator[Import]:
+    for found in found_in_file:
         if found.target == "strata" or found.target.startswith("strata."):
             inner = found.target.removeprefix("strata").lstrip(".") or "__init__"
             yield Import(_to_module(inner), found.line, found.at_top, found.for_types_only)

@@ -2,6 +2,8 @@
 
 import ast
 import re
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.house.source_tree import ROOT, files, modules
@@ -49,29 +51,48 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What is asked of one file's syntax."""
+
+    is_silent: bool  # it holds something and says nothing about it
+    long_functions: dict[str, int]  # name to lines
+
+
+@cache
+def shapes() -> dict[Path, Shape]:
+    """Of every Python file; parsing all of them takes seconds."""
+    return {path: _shape(path, ast.parse(path.read_text("utf-8"))) for path in python_sources()}
+
+
+def _shape(path: Path, tree: ast.Module) -> Shape:
+    long = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MOST_LINES_OF_A_FUNCTION:
+                long[node.name] = lines
+    is_silent = ast.get_docstring(tree) is None and bool(tree.body or path.name != "__init__.py")
+    return Shape(is_silent, long)
+
+
+@cache
+def texts_of_tests(folder: Path) -> dict[str, str]:
+    """Of a folder of tests, by path."""
+    return {str(path): path.read_text("utf-8") for path in files(folder, ".py")} if folder.is_dir() else {}
+
+
 def test_files_are_read_in_one_sitting() -> None:
     sizes = {name_of(path): len(path.read_text("utf-8").splitlines()) for path in sources()}
     assert {name: size for name, size in sizes.items() if size > MOST_LINES_OF_A_FILE} == {}
 
 
 def test_functions_fit_a_screen() -> None:
-    long = {}
-    for path in python_sources():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MOST_LINES_OF_A_FUNCTION:
-                    long[f"{name_of(path)}: {node.name}"] = lines
-    assert long == {}
+    assert {name_of(path): shape.long_functions for path, shape in shapes().items() if shape.long_functions} == {}
 
 
 def test_modules_open_with_what_they_know() -> None:
-    silent = []
-    for path in python_sources():
-        tree = ast.parse(path.read_text("utf-8"))
-        if ast.get_docstring(tree) is None and (tree.body or path.name != "__init__.py"):
-            silent.append(name_of(path))
-    assert silent == []
+    assert [name_of(path) for path, shape in shapes().items() if shape.is_silent] == []
 
 
 def test_every_module_has_a_test_in_the_folder_of_its_part() -> None:
@@ -81,10 +102,10 @@ def test_every_module_has_a_test_in_the_folder_of_its_part() -> None:
             continue
         inside, _, name = module.rpartition(".")
         folder = ROOT / "tests" / module.split(".")[0] if inside else ROOT / "tests"
-        tests = list(files(folder, ".py")) if folder.is_dir() else []
+        tests = texts_of_tests(folder)
         word = re.compile(rf"strata\.{re.escape(module)}\b|from strata\.{re.escape(inside)} import .*\b{name}\b")
-        named = any(test.name.startswith(f"test_{name}") for test in tests)
-        if not named and not any(word.search(test.read_text("utf-8")) for test in tests):
+        named = any(Path(test).name.startswith(f"test_{name}") for test in tests)
+        if not named and not any(word.search(text) for text in tests.values()):
             missing.append(module)
     assert not missing, f"no test in the folder of its part in tests/ knows {missing}"
 

@@ -109,7 +109,7 @@ def test_cuts_anywhere_agree_within_rounding(family: str, make_model: Callable[[
         pieces, state = read_in_pieces(model, text, cuts)
         assert (whole - pieces).abs().max() <= TOLERANCE
         assert state.position == NUM_ROWS
-    one_by_one, _ = read_in_pieces(model, text, list(range(1, NUM_ROWS)))
+    one_by_one, _ = read_in_pieces(model, text, list(range(1, 70)))  # beyond a chunk's end
     assert (whole - one_by_one).abs().max() <= TOLERANCE
 
 

@@ -13,7 +13,7 @@ from tests.oracle.compare import compare
 from tests.oracle.configs import random_case
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_logits_are_transformers(seed: int) -> None:
     result = compare(random_case("qwen4_exp", 100 + seed))
     assert result.max_diff_float64 <= 1e-8

@@ -117,5 +117,5 @@ def test_numbers_that_are_not_finite_are_an_error(wanted: LogitRows) -> None:
     model = SumModel()
     state = model.new_state()
     state.layers[0].total = float("inf")
-    with pytest.raises(EngineError, match="segment 0 are not finite"):
+    with pytest.raises(EngineError, match="the prompt are not finite"):
         model.read([Segment(state, torch.tensor([1]))], wanted)

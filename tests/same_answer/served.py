@@ -6,6 +6,7 @@ from typing import Any
 
 from strata.engine.engine import TokenEngine
 from strata.engine.messages import Drawn, Ended, FromEngine, ReadProgress
+from strata.engine.points import PointBudget
 from strata.engine.request import TokenRequest
 from strata.models.base import LanguageModel
 from strata.sampling.draw import Draw
@@ -41,9 +42,18 @@ class Answer:
 class Served:
     """An engine of its own with empty slots; requests are numbered by the caller."""
 
-    def __init__(self, model: LanguageModel, slots: int = 1, *, turn_state: str = "kept", **settings: Any) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        slots: int = 1,
+        *,
+        turn_state: str = "kept",
+        points: PointBudget | None = None,
+        **settings: Any,
+    ) -> None:
         values = EngineSettings(threads=1, turn_state=turn_state, **settings)
-        self.scheduler = Scheduler(TokenEngine(model, values), Limits.of(values, slots))
+        engine = TokenEngine(model, values, points=points)
+        self.scheduler = Scheduler(engine, Limits.of(values, slots, engine.chunk_rows))
         self.answers: dict[int, Answer] = {}
         self.events: list[FromEngine] = []
 
@@ -81,9 +91,9 @@ class Served:
 def request(prompt: Sequence[int], max_tokens: int = 8, **options: Any) -> TokenRequest:
     """Greedy with logprobs unless the options say otherwise."""
     stop = frozenset(options.pop("stop_ids", ()))
-    choice = options.pop("choice", 0)
+    choice, boundaries = options.pop("choice", 0), tuple(options.pop("boundaries", ()))
     wanted = {"logprobs": 2, "max_tokens": max_tokens, "ignore_eos": True, **options}
-    return TokenRequest(tuple(prompt), SamplingOptions(**wanted), stop, choice)
+    return TokenRequest(tuple(prompt), SamplingOptions(**wanted), stop, choice, boundaries=boundaries)
 
 
 def text(count: int, salt: int, vocabulary: int = 4000) -> list[int]:

@@ -37,7 +37,7 @@ def test_company_changes_no_bit(models: dict[str, LanguageModel], family: str, s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("chunk_rows", [64, 128, 192])
+@pytest.mark.parametrize("chunk_rows", [64, 192])
 def test_size_of_the_pieces_changes_no_bit(models: dict[str, LanguageModel], family: str, chunk_rows: int) -> None:
     asked = request(text(300, 3), 4)
     assert alone(models[family], asked, chunk_rows=chunk_rows) == alone(models[family], asked)
@@ -45,15 +45,16 @@ def test_size_of_the_pieces_changes_no_bit(models: dict[str, LanguageModel], fam
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_read_in_between_changes_no_bit(models: dict[str, LanguageModel], family: str) -> None:
-    running, joining = request(text(40, 1), 12), request(text(400, 2), 3)
-    served = Served(models[family], 2, max_gap_ms=1.0)
+    running, joining = request(text(40, 1), 30), request(text(400, 2), 3)
+    served = Served(models[family], 2, chunk_rows=256, max_gap_ms=1.0)
     served.submit(1, running)
     served.until(has_drawn(1))
     served.submit(2, joining)
+    before = len(served.answers[1].draws)
+    served.until(is_read(2, 256))
+    layers = len(served.scheduler._engine.model.layers)  # type: ignore[attr-defined]
+    assert len(served.answers[1].draws) - before >= layers - 1  # a window between any two layers of the first chunk
     served.finish()
-    kinds = [event.request_id for event in served.events if has_drawn(1)(event) or is_read(2, 1)(event)]
-    assert kinds.count(1) == 12
-    assert 1 in kinds[kinds.index(2) : len(kinds) - kinds[::-1].index(2)]  # windows ran between two pieces of the read
     assert served.answers[1].bits == alone(models[family], running)
     assert served.answers[2].bits == alone(models[family], joining)
 

@@ -14,7 +14,10 @@ from strata.models.base import LogitRows, Segment
 from strata.native import library
 from tests.engine.test_tier_loading import loaded, planned
 
-pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
+pytestmark = [
+    pytest.mark.skipif(not library.is_available(), reason="the native library was not built"),
+    pytest.mark.usefixtures("library_products"),
+]
 EAGER = SwapRule(every=1, most_swaps=8, margin=0.1, decay=0.7, again=1.0)  # seats change with every window
 
 

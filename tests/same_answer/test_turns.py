@@ -137,8 +137,8 @@ def test_a_prompt_that_parts_from_a_kept_one_gives_the_bits_of_a_fresh_read(
     models: dict[str, LanguageModel], family: str, shared: int
 ) -> None:
     model, prompt = models[family], text(150, 5)
-    served = Served(model, 2, chunk_rows=64)
-    reply = served.ask(request(prompt, 12)).token_ids
+    served = Served(model, 2)
+    reply = served.ask(request(prompt, 12, boundaries=[70, 145])).token_ids
     other = [*[*prompt, *reply][:shared], *NEW]
     answer = served.ask(request(other, 6))
     assert answer.cached == min(shared, 128) // 64 * 64

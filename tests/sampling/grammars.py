@@ -3,10 +3,12 @@
 import functools
 from collections.abc import Iterable
 
+import numpy as np
+
 from strata.sampling.grammar import Grammar
 from strata.sampling.grammar_compile import GrammarFactory, Vocabulary
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
-from strata.sampling.token_mask import allowed_ids, allows
+from strata.sampling.token_mask import TokenMask, allows
 
 PIECES = (b'{"', b'":', b'"a"', b"true", b"12", b"ab", b"ab", b"\n\n", b', "', b"]}", "é".encode(), b"", b"hello world")
 THINK_END = 256 + len(PIECES)
@@ -37,6 +39,11 @@ def compiled(kind: GrammarKind, source: str, begins_after: int | None = None) ->
 def regex(source: str, begins_after: int | None = None) -> Grammar:
     """A fresh grammar of a regular expression."""
     return compiled(GrammarKind.REGEX, source, begins_after)
+
+
+def allowed_ids(mask: TokenMask) -> list[int]:
+    """The ids that a mask allows, rising."""
+    return [int(token_id) for token_id in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
 
 
 def next_texts(grammar: Grammar) -> set[bytes]:

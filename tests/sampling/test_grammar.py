@@ -12,13 +12,14 @@ from strata.sampling.grammar import Grammar
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
 from strata.sampling.options import SamplingOptions
 from strata.sampling.sampler import Sampler
-from strata.sampling.token_mask import allowed_ids, allows
+from strata.sampling.token_mask import allows
 from tests.sampling.grammars import (
     END,
     OTHER_END,
     THINK_END,
     TOOL,
     WIDTH,
+    allowed_ids,
     compiled,
     factory,
     follow,

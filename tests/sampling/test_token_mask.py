@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from strata.sampling.token_mask import allowed_ids, allows, mask_of_bytes, mask_without, rule_out, words_for
+from strata.sampling.token_mask import allows, mask_of_bytes, mask_without, rule_out, words_for
+from tests.sampling.grammars import allowed_ids
 
 
 @pytest.mark.parametrize("width", [1, 31, 32, 33, 300])

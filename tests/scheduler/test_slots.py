@@ -1,5 +1,7 @@
 """Which slot a prompt gets, and how much of it is there already."""
 
+from dataclasses import replace
+
 import pytest
 
 from strata.engine.request import TokenRequest
@@ -51,6 +53,40 @@ def test_the_longest_beginning_wins() -> None:
 def test_next_turn_goes_on_in_its_own_slot() -> None:
     kept = book(0, numbers(150), points=(64,), turn_end=149, last_use=9)
     assert choose(numbers(200), kept, book(1)) == Start(0, 0, 149)
+
+
+def test_who_shares_a_system_prompt_alone_leaves_the_conversation_its_slot() -> None:
+    kept = book(0, numbers(300), points=(128, 256), turn_end=299, last_use=9)
+    agent = replace(ask((*numbers(200), *numbers(50, 5000))), boundaries=(140, 249))
+    assert choose_start(agent, [kept, book(1)], keep_turns=True) == Start(1, 0, 128)
+    changed = replace(ask((*numbers(270), *numbers(50, 5000))), boundaries=(140, 319))
+    assert choose_start(changed, [kept, book(1)], keep_turns=True) == Start(0, 0, 256)
+    kept.points = (128,)  # also if its own first message is too short for a point behind it
+    again = replace(ask((*numbers(160), *numbers(50, 5000))), boundaries=(140, 155))
+    kept.tokens = kept.tokens[:200]
+    assert choose_start(again, [kept, book(1)], keep_turns=True) == Start(0, 0, 128)
+
+
+def test_the_lowest_rank_gives_way_then_the_longest_unused() -> None:
+    slots = [book(index, numbers(80, 1000 * index), last_use=use) for index, use in ((1, 3), (2, 2), (3, 9))]
+    for slot, rank in zip(slots, (50.0, 50.0, 80.0), strict=True):
+        slot.rank = rank
+    assert choose(numbers(50), *slots) == Start(2)
+
+
+def ended(slot: SlotBook, prompt: int, reply: int, floor: float = 0.0, source: SlotBook | None = None) -> SlotBook:
+    """After a request of so many tokens."""
+    slot.begin(Run(1, ask(numbers(prompt)), 0.0, first_token=1.0, reply=[5] * reply), Start(slot.index), source)
+    slot.end(1, floor=floor)
+    return slot
+
+
+def test_a_rank_is_what_reading_again_would_cost() -> None:
+    chat, title, long = ended(SlotBook(0), 500, 300), ended(SlotBook(1), 900, 8), ended(SlotBook(2), 9000, 40)
+    assert title.rank < chat.rank < long.rank
+    assert ended(SlotBook(3), 900, 8, floor=2000.0).rank > chat.rank  # nobody goes on with the chat: it is overtaken
+    once = chat.rank
+    assert ended(chat, 900, 2, source=chat).rank > 2 * once  # gone on with: no aside, however short the reply
 
 
 def test_what_shares_little_is_copied_and_leaves_the_conversation_alone() -> None:

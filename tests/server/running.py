@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import http.client
 import json
 import socket
@@ -15,20 +16,33 @@ import uvicorn
 
 from strata.server.app import create_app
 from strata.server.condition import RestartPolicy
+from strata.server.context_limit import ContextLimit
 from strata.server.parts import Parts
 from strata.server.run import listen, make_parts
 from strata.server.security import rules_of
+from strata.server.text_side import TextSide
 from strata.settings import ServerSettings, Settings
-from tests.server.fake_engine import FakeEngine, Script
+from tests.server.fake_engine import FakeEngine, Script, facts
 
 QUICK = RestartPolicy(first_seconds=0.05, most_seconds=0.2)
+
+
+@functools.cache
+def text_side(context: int, tool_dialect: str) -> TextSide:
+    """What servers that are alike share: a tokenizer and a template's child take longer than most tests.
+
+    That a server makes its own is seen where one is a process (test_serve) and where a test asks for it.
+    """
+    model = facts(context=context)
+    return TextSide(model.tokenizer, tool_dialect, ContextLimit(model.context, model.trained_context))
 
 
 class Running:
     """A server that is up."""
 
-    def __init__(self, script: Script, settings: ServerSettings) -> None:
+    def __init__(self, script: Script, settings: ServerSettings, text: TextSide | None = None) -> None:
         self.script = script
+        self._shared_text = text
         self.log: list[dict[str, Any]] = []
         self.parts: Parts
         self.loop: asyncio.AbstractEventLoop
@@ -52,6 +66,7 @@ class Running:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.parts = make_parts(Settings(server=self._settings), self.script.launch, QUICK)
+        self.parts.text = self._shared_text
         self.parts.addresses = (self.url,)
         app = create_app(self.parts, rules_of(self._settings), lambda line: self.log.append(json.loads(line)))
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
@@ -65,7 +80,7 @@ class Running:
         await self.parts.service.close()
         server.should_exit = True
         await serving
-        if self.parts.text is not None:
+        if self.parts.text is not None and self._shared_text is None:
             self.parts.text.close()
 
     def call(self, act: Callable[[], Any]) -> None:
@@ -143,9 +158,13 @@ def parse_events(text: str) -> Iterator[tuple[str | None, Any]]:
 
 
 @contextlib.contextmanager
-def running(script: Script | None = None, wait: bool = True, **settings: Any) -> Iterator[Running]:
+def running(
+    script: Script | None = None, wait: bool = True, shares_text: bool = True, **settings: Any
+) -> Iterator[Running]:
     """A server over a fake engine."""
-    server = Running(script or Script(), dataclasses.replace(ServerSettings(), port=0, **settings))
+    script = script or Script()
+    of_server = dataclasses.replace(ServerSettings(), port=0, **settings)
+    server = Running(script, of_server, text_side(script.context, of_server.tool_dialect) if shares_text else None)
     try:
         if wait:
             server.until_ready()

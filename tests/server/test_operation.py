@@ -41,7 +41,7 @@ def test_health_is_503_until_everything_is_loaded_and_says_how_far_it_is() -> No
 
 def test_what_is_loaded_is_out_of_the_garbage_collectors_sight() -> None:
     gc.unfreeze()
-    with running():
+    with running(shares_text=False):
         assert gc.get_freeze_count() > 10_000
         assert len(gc.get_objects()) < gc.get_freeze_count()
 
@@ -95,12 +95,31 @@ def test_experts_of_a_model_in_tiers_are_counted_under_a_name_of_their_own() -> 
         server.until(lambda: service.statistics is not None)
         assert service.statistics is not None
         service.statistics = dataclasses.replace(
-            service.statistics, experts={"vram": 5, "pcie": 2, "cpu": 3}, experts_are_rows=False
+            service.statistics,
+            experts={"vram": 5, "pcie": 2, "cpu": 3, "prompt_vram": 70, "prompt_pcie": 442},
+            experts_are_rows=False,
         )
         page = server.request("GET", "/metrics")[2]
     assert 'strata_window_experts_total{place="pcie"} 2.0' in page
+    assert 'strata_prompt_experts_total{place="vram"} 70.0' in page
+    assert 'strata_prompt_experts_total{place="pcie"} 442.0' in page and "prompt_pcie" not in page
     assert "strata_expert_rows" not in page
     assert "strata_read_experts" not in page, "none stay in files"
+
+
+def test_checkpoints_of_conversations_are_counted() -> None:
+    counts = {"kept": 9, "dropped": 2, "hits": 3, "rows": 4096}
+    with running() as server:
+        service = server.parts.service
+        server.until(lambda: service.statistics is not None)
+        assert service.statistics is not None
+        service.statistics = dataclasses.replace(service.statistics, checkpoints=counts, memory={"checkpoints": 118})
+        page = server.request("GET", "/metrics")[2]
+        status = server.request("GET", "/strata/status")[2]
+    shown = ("strata_checkpoints 9.0", "strata_checkpoints_dropped_total 2.0", "strata_checkpoint_hits_total 3.0")
+    for line in (*shown, "strata_checkpoint_tokens_total 4096.0", 'strata_memory_bytes{use="checkpoints"} 118.0'):
+        assert line in page
+    assert status["statistics"]["checkpoints"] == counts
 
 
 def test_experts_that_are_read_from_files_are_counted_with_bytes_and_seconds() -> None:
@@ -116,6 +135,19 @@ def test_experts_that_are_read_from_files_are_counted_with_bytes_and_seconds() -
     assert "strata_read_expert_bytes_total 2.1e+07" in page
     assert "strata_read_expert_seconds_total 2.5" in page
     assert status["statistics"]["experts_read"] == read
+
+
+def test_blocks_of_keys_and_values_in_main_memory_are_counted() -> None:
+    with running() as server:
+        service = server.parts.service
+        server.until(lambda: service.statistics is not None)
+        assert service.statistics is not None
+        assert "strata_kv_blocks" not in server.request("GET", "/metrics")[2], "all lie where they are read"
+        pages = {"asked": 5120, "brought": 700}
+        service.statistics = dataclasses.replace(service.statistics, pages=pages)
+        page, status = server.request("GET", "/metrics")[2], server.request("GET", "/strata/status")[2]
+    assert "strata_kv_blocks_asked_total 5120.0" in page and "strata_kv_blocks_brought_total 700.0" in page
+    assert status["statistics"]["pages"] == pages
 
 
 def test_status_has_everything_but_the_keys() -> None:
@@ -281,7 +313,7 @@ def test_a_bug_is_a_500_with_the_requests_id_and_stays_out_of_the_answer(monkeyp
 
 
 def test_the_text_side_is_kept_over_a_restart() -> None:
-    with running() as server:
+    with running(shares_text=False) as server:
         before = server.parts.text
         server.call(server.engine.die)
         server.until(lambda: len(server.script.engines) == 2)

@@ -15,7 +15,7 @@ from strata.errors import RequestError
 from strata.sampling.grammar import Grammar
 from strata.sampling.grammar_compile import GrammarFactory
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
-from strata.sampling.token_mask import allowed_ids, allows
+from strata.sampling.token_mask import allows
 from strata.text.grammar_vocabulary import grammar_vocabulary
 from strata.text.reasoning import ReasoningMarkers
 from strata.text.reply import ReplyFormat, ReplyReader
@@ -23,6 +23,7 @@ from strata.text.tokenizer import Tokenizer
 from strata.text.tool_calls.dialect import Dialect, Tool
 from strata.text.tool_calls.dialects import DIALECTS, dialect_named
 from strata.text.tool_calls.grammar import MOST_REQUIRED_CALLS, tool_grammar
+from tests.sampling.grammars import allowed_ids
 from tests.text.reply_tools import MARKED, SPELLED, events_of, read, seen, tokens
 from tests.text.test_tool_calls import SAIL_JSON, SAIL_LLAMA, SAIL_XML
 

@@ -5,6 +5,7 @@ Pure integers; knows no tensor and no published format.
 
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from functools import cached_property
 
 TILE_ROWS = 16
 BLOCK_COLUMNS = 32
@@ -225,13 +226,13 @@ class BlobLayout:
             offset = round_up(offset + size, ALIGNMENT)
         return found[0], found[1], found[2]
 
-    @property
+    @cached_property
     def post_scales(self) -> Place:
         """Three float32: the post scales of gate, up and down."""
         arrays = sum(round_up(matrix.array_bytes(array), ALIGNMENT) for matrix in self.matrices for array in Array)
         return Place(arrays, 4 * MATRICES_OF_AN_EXPERT)
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         """Bytes of the blob; a multiple of 256, so that blobs stand one after another."""
         return round_up(self.post_scales.offset + self.post_scales.size, BLOB_ALIGNMENT)

@@ -74,12 +74,6 @@ class PackedMatrix:
             read(Array.SUPER_MINS, np.uint16, layout.super_blocks) if has_super_mins else None,
         )
 
-    def to_buffer(self) -> torch.Tensor:
-        """All arrays in one new uint8 buffer, at the places that the layout says."""
-        buffer = torch.zeros(self.layout.total_bytes, dtype=torch.uint8)
-        view_matrix(self.layout, buffer, self.layout.places(), self.post_scale).copy_arrays_from(self)
-        return buffer
-
     def copy_arrays_from(self, other: "PackedMatrix") -> None:
         """Overwrite the arrays' bytes with another matrix of the same layout: how a blob is filled."""
         if other.layout != self.layout:

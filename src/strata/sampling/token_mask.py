@@ -44,11 +44,6 @@ def allows(mask: TokenMask, token_id: int) -> bool:
     return 0 <= word < len(mask) and bool((int(mask[word]) >> (token_id & 31)) & 1)
 
 
-def allowed_ids(mask: TokenMask) -> list[int]:
-    """The ids that a mask allows, rising."""
-    return [int(token_id) for token_id in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))]
-
-
 def rule_out(logits: torch.Tensor, mask: TokenMask) -> torch.Tensor:
     """A copy of a float32 row `[vocabulary]` in which tokens outside of the mask have -inf.
 

@@ -18,7 +18,9 @@ from strata.kernels.attention_rows import (
 )
 from strata.kernels.attention_rows.parts import LEAST_PART, MOST_PARTS
 from strata.kernels.packed_rows.rows_out import RowsOut
+from strata.quant.cell_codes import CellCode, CellKind, CellRows
 from tests.kernels import attention_checks as checks
+from tests.kernels import stored_cell_checks
 from tests.kernels.attention_cases import (
     GATED,
     INDEXED,
@@ -26,6 +28,8 @@ from tests.kernels.attention_cases import (
     PUBLISHED,
     AttentionWindow,
     Segment,
+    cell_tensors,
+    other_cells,
     random_window,
     window_rows,
 )
@@ -33,6 +37,8 @@ from tests.kernels.attention_cases import (
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXT = 262_144
 LEAST_LAUNCHES = 16  # of an op in what is timed
+BF16 = CellKind.BF16
+KINDS = (CellKind.BF16, CellKind.INT8, CellKind.K8V4, CellKind.Q4)  # every other case is of f32
 SHAPES = {
     "tiny plain": PLAIN,
     "tiny gated": GATED,
@@ -52,14 +58,17 @@ def segments_of(bucket: int, dense_positions: int) -> tuple[list[Segment], int]:
     return [(number, starts[number], count) for number, count in enumerate(counts)], bucket - used
 
 
-def window_of(name: str, bucket: int, device: torch.device) -> AttentionWindow:
+def window_of(name: str, bucket: int, device: torch.device, kind: CellKind = CellKind.F32) -> AttentionWindow:
     """A window of a shape in `SHAPES`."""
     shape = SHAPES[name]
     reach = 300 if shape.indexer is None else shape.indexer.dense_positions
     segments, unused = segments_of(bucket, reach)
     cells = -(-(3 * reach + 16) // 512) * 512
     half = 4 if name.startswith("tiny") else 32
-    return random_window(shape, segments, cells, half=half, unused=unused, device=device, is_normed=name != "llama")
+    is_normed = name != "llama"
+    return random_window(
+        shape, segments, cells, half=half, unused=unused, is_normed=is_normed, kind=kind, device=device
+    )
 
 
 def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
@@ -71,6 +80,13 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
         yield f"{name}: later launches", partial(_on_window, checks.check_again, name, 32, device)
         yield f"{name}: alone as in company", partial(_on_window, checks.check_company, name, 32, device)
         yield f"{name}: quantized rows", partial(_on_window, checks.check_quantized, name, 12, device)
+    for code in CellCode:
+        yield f"heads stored as {code.value}", partial(stored_cell_checks.check_code, code, device)
+    yield "heads rotated", partial(stored_cell_checks.check_rotation, device)
+    yield "levels", partial(stored_cell_checks.check_levels, device)
+    yield "float32 in thirds", partial(stored_cell_checks.check_thirds, device)
+    for kind in KINDS:
+        yield from _cases_of_kind(kind, device)
     for values in checks.SELECTIONS:
         for blocks, top_blocks in ((600, 512), (7500, 512), (65_536, 512), (200, 16)):
             check = partial(checks.check_selection, values, blocks, top_blocks, 8192, device)
@@ -87,13 +103,33 @@ def cases(device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
     yield "slots behind 2^31 elements", partial(_check_far_slot, device)
 
 
-def _on_window(check: Callable[[AttentionWindow], None], name: str, bucket: int, device: torch.device) -> None:
-    check(window_of(name, bucket, device))
+def _cases_of_kind(kind: CellKind, device: torch.device) -> Iterable[tuple[str, Callable[[], None]]]:
+    """Heads of four groups, of one and of less; both launches of a bucket."""
+    for name in ("qwen4_exp", "qwen3_moe", "llama", "tiny indexed"):
+        for bucket in (1, 12):
+            for check in (checks.check_prepared, checks.check_attended):
+                case = partial(_on_window, check, name, bucket, device, kind)
+                yield f"{name}, {kind}, {bucket} rows: {check.__name__}", case
+        yield f"{name}, {kind}: alone as in company", partial(_on_window, checks.check_company, name, 12, device, kind)
+        yield f"{name}, {kind}: quantized rows", partial(_on_window, checks.check_quantized, name, 12, device, kind)
+    yield f"qwen4_exp, {kind}: later launches", partial(_on_window, checks.check_again, "qwen4_exp", 32, device, kind)
+    for name in ("qwen4_exp", "qwen3_next"):
+        yield f"{name}, {kind}, at 30,000", partial(_check_long, SHAPES[name], 30_000, device, kind)
 
 
-def _check_long(shape: AttentionRowsShape, position: int, device: torch.device) -> None:
-    cells = -(-(position + 1) // 512) * 512
-    checks.check_attended(random_window(shape, [(0, position - 1, 2), (1, 3000, 1)], cells, half=32, device=device))
+def _on_window(
+    check: Callable[[AttentionWindow], None],
+    name: str,
+    bucket: int,
+    device: torch.device,
+    kind: CellKind = CellKind.F32,
+) -> None:
+    check(window_of(name, bucket, device, kind))
+
+
+def _check_long(shape: AttentionRowsShape, position: int, device: torch.device, kind: CellKind = CellKind.F32) -> None:
+    cells, segments = -(-(position + 1) // 512) * 512, [(0, position - 1, 2), (1, 3000, 1)]
+    checks.check_attended(random_window(shape, segments, cells, half=32, kind=kind, device=device))
 
 
 def _check_bounds(shape: AttentionRowsShape, check: Callable[[AttentionWindow], None], device: torch.device) -> None:
@@ -133,49 +169,50 @@ def _check_replay(device: torch.device) -> None:
         wanted = torch.empty_like(out)
         launch_all(fresh, RowsOut(wanted, None))
         assert torch.equal(out, wanted), f"another result at {segments}"
-        for name, part in vars(window.cells).items():
-            assert torch.equal(part, getattr(fresh.cells, name)), f"other {name} at {segments}"
+        of_fresh = cell_tensors(fresh.cells)
+        for name, part in cell_tensors(window.cells).items():
+            assert torch.equal(part, of_fresh[name]), f"other {name} at {segments}"
 
 
 def _check_far_slot(device: torch.device) -> None:
     """Slot 17 of 18 begins behind element 2^31 of the keys; it gives the bits of the same cells in slot 0."""
     near = random_window(PUBLISHED, [(0, 30_000, 2)], CONTEXT, half=32, device=device)
-    parts = {name: part.new_zeros(18, *part.shape[1:]) for name, part in vars(near.cells).items()}
-    for name, part in vars(near.cells).items():
+    parts = {name: part.new_zeros(18, *part.shape[1:]) for name, part in cell_tensors(near.cells).items()}
+    for name, part in cell_tensors(near.cells).items():
         parts[name][17].copy_(part[0])
-    far = replace(near, rows=window_rows([(17, 30_000, 2)], 0, device), cells=AttentionCells(**parts))
+    sides = (CellRows(parts["keys.codes"]), CellRows(parts["values.codes"]))
+    cells = AttentionCells(near.cells.kind, *sides, parts["raw"], parts["pooled"])
+    far = replace(near, rows=window_rows([(17, 30_000, 2)], 0, device), cells=cells)
     results = [torch.empty(2, PUBLISHED.query_width, device=device) for _ in range(2)]
     for window, out in zip((near, far), results, strict=True):
         launch_all(window, RowsOut(out, None))
     assert torch.equal(*results)
-    for name, part in vars(near.cells).items():
+    for name, part in cell_tensors(near.cells).items():
         assert torch.equal(parts[name][17], part[0]), f"other {name}"
 
 
 def speeds(device: torch.device) -> Iterable[tuple[str, Callable[[], None], int]]:
     """Name, launches, bytes of cells. Rows have slots of their own; few rows take several layers, so that cells come
     from memory and not from the cache: the time is that of all of them, as the bytes are."""
-    for name, rows, layers, position in (
-        ("qwen4_exp", 1, 12, 30_000), ("qwen4_exp", 4, 4, 30_000), ("qwen4_exp", 32, 1, 30_000),
-        ("qwen4_exp", 1, 12, 1500), ("qwen4_exp", 8, 4, 1024), ("qwen4_exp", 1, 2, CONTEXT - 1),
-        ("qwen3_next", 1, 4, 30_000), ("qwen3_next", 1, 1, CONTEXT - 1), ("qwen3_moe", 1, 12, 4000),
+    for name, rows, layers, position, kind in (
+        ("qwen4_exp", 1, 24, 30_000, BF16), ("qwen4_exp", 4, 8, 30_000, BF16), ("qwen4_exp", 32, 1, 30_000, BF16),
+        ("qwen4_exp", 1, 24, 1500, BF16), ("qwen4_exp", 8, 8, 1024, BF16), ("qwen4_exp", 1, 2, CONTEXT - 1, BF16),
+        ("qwen3_next", 1, 8, 30_000, BF16), ("qwen3_next", 1, 1, CONTEXT - 1, BF16), ("qwen3_moe", 1, 24, 4000, BF16),
+        *(("qwen4_exp", 8, 4, 30_000, kind) for kind in CellKind),
     ):  # fmt: skip
-        windows = _layers_of(SHAPES[name], rows, layers, position, device)
-        yield from _speeds_of(f"{name}, {rows} rows at {position}, {layers} layers", windows, position)
+        windows = _layers_of(SHAPES[name], rows, layers, position, kind, device)
+        yield from _speeds_of(f"{name}, {kind}, {rows} rows at {position}, {layers} layers", windows, position)
 
 
 def _layers_of(
-    shape: AttentionRowsShape, rows: int, layers: int, position: int, device: torch.device
+    shape: AttentionRowsShape, rows: int, layers: int, position: int, kind: CellKind, device: torch.device
 ) -> list[AttentionWindow]:
     """Windows that share all but their cells."""
     cells = -(-(position + 1) // 512) * 512
     segments = [(slot, position, 1) for slot in range(rows)]
-    first = random_window(shape, segments, cells, half=32, device=device)
-    windows = [first]
-    for _ in range(layers - 1):
-        parts = (None if part is None else torch.randn_like(part) for part in vars(first.cells).values())
-        windows.append(replace(first, cells=AttentionCells(*parts)))
-    return windows
+    first = random_window(shape, segments, cells, half=32, kind=kind, device=device)
+    others = (other_cells(first.cells, shape.head_dim) for _ in range(layers - 1))
+    return [first, *(replace(first, cells=cells) for cells in others)]
 
 
 def _speeds_of(
@@ -204,13 +241,13 @@ def _speeds_of(
     def attend(one: AttentionWindow) -> None:
         attention_attend(one.projected, one.rows, one.cells, shape, one.work, out)
 
-    columns = shape.projected_width + shape.query_width + 2 * shape.kv_heads * shape.head_dim
+    cell_bytes = shape.kv_heads * window.cells.kind.head_bytes(shape.head_dim)
+    columns = shape.projected_width + shape.query_width
     name = f"{name} x {rounds}"
-    yield f"{name}: prepare", all_of(prepare), layers * rows * columns * 4
+    yield f"{name}: prepare", all_of(prepare), layers * rows * (columns * 4 + cell_bytes)
     prepare(window)
     if indexer is not None:
         yield f"{name}: choose", all_of(choose), layers * rows * (seen // indexer.ratio) * indexer.head_dim * 4
         choose(window)
         seen = min(seen, indexer.budget + seen % indexer.ratio) if position >= indexer.dense_positions else seen
-    cell_bytes = 2 * shape.kv_heads * shape.head_dim * 4
     yield f"{name}: attend", all_of(attend), layers * rows * seen * cell_bytes

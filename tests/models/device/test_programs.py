@@ -15,6 +15,7 @@ from strata.models.device.mlps import readers_of
 from strata.models.device.programs import ModelProgram, build_program
 from strata.models.device.state import DeviceState
 from strata.models.device.walk import Readers, Walk
+from strata.quant.cell_codes import CellKind
 from tests.gpu.tiny_models import tiny_model
 from tests.kernels.delta_cases import ANY
 
@@ -30,7 +31,7 @@ def described(family: str) -> DeviceModel:
 def buffers_of(family: str, *counts: int) -> list[Buffers]:
     """Buffers of several buckets, the largest first."""
     model, workspace = described(family), Workspace(CPU)
-    state = DeviceState.empty(model.sizes, SLOTS, 64, CPU)
+    state = DeviceState.empty(model.sizes, SLOTS, 64, CellKind.BF16, CPU)
     rotation = rotation_table(model.frequencies, state.cells, CPU)
     return [Buffers(model, state, rotation, WindowRows.empty(rows, SLOTS, CPU), workspace) for rows in counts]
 

@@ -11,6 +11,7 @@ from strata.models.weights import TakenRows
 from strata.quant.packed import PackedMatrix, view_matrix
 from strata.weights.safetensors import open_model
 from strata.weights.source import MemorySource
+from tests.packed_buffers import to_buffer
 
 CPU = torch.device("cpu")
 
@@ -56,7 +57,7 @@ def test_rows_are_taken_in_an_order_of_their_own() -> None:
 def test_matrices_on_their_way_to_a_card_may_share_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(part: PackedMatrix, device: torch.device) -> PackedMatrix:
         assert device.type == "meta"
-        return view_matrix(part.layout, part.to_buffer(), part.layout.places(), part.post_scale)
+        return view_matrix(part.layout, to_buffer(part), part.layout.places(), part.post_scale)
 
     monkeypatch.setattr("strata.models.device.weights.moved", copied)
     source = open_model(tiny_model)

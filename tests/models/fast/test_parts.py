@@ -38,14 +38,14 @@ def test_states_show_their_tensors_and_make_room_before_they_do() -> None:
     reserve_cells(slot, 600, model.config.indexer.ratio)
     pointers = state_pointers(state.layers)
     each = len(pointers) // len(state.layers)
-    assert each == 8  # StrataLayerState
+    assert each == 10  # StrataLayerState
     for index, layer in enumerate(state.layers):
         mixer, ngram = parts_of(layer)
-        keys, conv_tail, history = pointers[each * index], pointers[each * index + 4], pointers[each * index + 6]
+        keys, conv_tail, history = pointers[each * index], pointers[each * index + 6], pointers[each * index + 8]
         assert (history is None) == (ngram is None)
         if hasattr(mixer, "keys"):
-            assert (keys, conv_tail) == (mixer.keys.cells.data_ptr(), None)
-            assert mixer.keys.cells.shape[0] >= 609 and mixer.keys.count == 9
+            assert (keys, conv_tail) == (mixer.keys.codes.cells.data_ptr(), None)
+            assert mixer.keys.codes.cells.shape[0] >= 609 and mixer.keys.count == 9
         else:
             assert (keys, conv_tail) == (None, mixer.conv_tail.data_ptr())
     finals = final_states([slot, slot])

@@ -114,7 +114,7 @@ def test_a_broken_state_is_an_error_and_not_an_answer(family: str) -> None:
     state = state_after(model, text_of(40))
     layer = state.layers[0]
     mixer = getattr(layer, "mixer", layer)
-    broken = mixer.delta if hasattr(mixer, "delta") else mixer.values.cells
+    broken = mixer.delta if hasattr(mixer, "delta") else mixer.values.codes.cells
     broken[3] = float("nan")
     with pytest.raises(EngineError, match="not finite"):
         model.window([Segment(state, text_of(2))])

@@ -1,21 +1,26 @@
 """A chunk's layer is a list of launches over memory that parts share: which, in which order, and where they begin."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 
-from strata.experts.streaming import ResidentExperts
-from strata.kernels.attention_rows import rotation_table
+from strata.experts.feed import ExpertBatch, ExpertsAtHand, ResidentExperts
+from strata.kernels.attention_rows import AttentionRowsShape, IndexerRowsShape, rotation_table
 from strata.models.device.description import DeltaMixer, DeviceModel, SparseMlp
+from strata.models.device.launches import Launch
 from strata.models.device.reading.chunks import ChunkMemory, ChunkPlace, chunk_room
-from strata.models.device.reading.layers import layer_launches, sparse_index
-from strata.models.device.reading.mlps import GROUP_STEP
+from strata.models.device.reading.layers import layer_legs, sparse_index
+from strata.models.device.reading.mixers import ATTENDED, attend_runs
+from strata.models.device.reading.mlps import GROUP_STEP, HOLD_STEP
 from strata.models.device.reading.room import ReadRoom
 from strata.models.device.reading.rows import NGRAM_ROWS, ChunkRows, Run
 from strata.models.device.reading.support import chunk_problem
 from strata.models.device.reading.walk import ReadWalk
 from strata.models.device.state import DeviceState
+from strata.quant.cell_codes import CellKind
 from tests.gpu.tiny_models import tiny_model
 
 CPU = torch.device("cpu")
@@ -28,7 +33,7 @@ def described(family: str) -> DeviceModel:
 
 def memory_of(family: str, capacity: int = 128) -> ChunkMemory:
     model = described(family)
-    state = DeviceState.empty(model.sizes, 2, 512, CPU)
+    state = DeviceState.empty(model.sizes, 2, 512, CellKind.BF16, CPU)
     sparse = [layer.mlp for layer in model.layers if isinstance(layer.mlp, SparseMlp)]
     experts = ResidentExperts([torch.zeros(mlp.router.shape[0], dtype=torch.int64) for mlp in sparse])
     return ChunkMemory(model, state, rotation_table(model.frequencies, state.cells, CPU), experts, capacity)
@@ -87,7 +92,7 @@ def test_a_part_begins_where_another_one_ended_for_good() -> None:
 
 def test_rows_are_cut_at_the_mark_and_for_n_grams() -> None:
     count = 2 * NGRAM_ROWS
-    rows = ChunkRows(1, 100, count, 28, torch.zeros(5, count, dtype=torch.int32))
+    rows = ChunkRows(1, 100, count, (28,), torch.zeros(5, count, dtype=torch.int32))
     assert rows.runs == (Run(0, 28), Run(28, count))
     lengths = [run.count for run in rows.ngram_runs]
     assert lengths == [28, NGRAM_ROWS, NGRAM_ROWS - 28]
@@ -97,7 +102,7 @@ def test_rows_are_cut_at_the_mark_and_for_n_grams() -> None:
     assert (window.tokens[0], window.slots[0], window.positions[0], window.first_rows[0]) == (28, 1, 128, 0)
     (segment,) = window.used_segments()
     assert (segment.slot, segment.start, segment.count) == (1, 0, NGRAM_ROWS)
-    assert ChunkRows(0, 0, 5, None, rows.words).runs == ChunkRows(0, 0, 5, 5, rows.words).runs == (Run(0, 5),)
+    assert ChunkRows(0, 0, 5, (), rows.words).runs == (Run(0, 5),)
 
 
 def test_one_chunk_at_a_time_and_only_of_rows_that_there_are() -> None:
@@ -132,8 +137,76 @@ def test_models_whose_heads_no_read_multiplies_are_read_as_windows() -> None:
     assert (problem == "heads of its delta nets have fewer than 16 values") is is_narrow
 
 
-def test_what_a_walk_was_left_is_taken_once() -> None:
-    memory = memory_of("llama")
-    walk: ReadWalk = memory._walk(ChunkPlace(0, 0, 3), None)
-    launches = list(layer_launches(walk, 0, memory.feed))
-    assert launches and list(walk.flush()) == []
+def test_a_layer_s_legs_hold_its_launches_and_end_where_others_may_go_between() -> None:
+    memory = memory_of("qwen4_exp")
+    walk: ReadWalk = memory._walk(ChunkPlace(0, 0, 100), {})
+    found = []
+    for index in range(4):
+        legs = list(layer_legs(walk, index, memory.feed))
+        assert [(leg.layer, leg.number) for leg in legs] == [(index, number) for number in range(len(legs))]
+        found.append([leg.launches[-1].step for leg in legs])
+    behind_experts = ["experts: shared gate", "experts: combine"]
+    assert found == [
+        ["n-grams: add", *behind_experts],
+        behind_experts,
+        ["n-grams: add", *behind_experts],
+        ["attention: choose", *behind_experts, "history"],
+    ]
+    assert walk.take() == []
+
+
+class _Sending(ExpertsAtHand):
+    """Two experts at hand, then twice one on its way."""
+
+    def batches(self, layer: int, needed: Collection[int] | None) -> list[ExpertBatch]:
+        addresses = torch.zeros(8, dtype=torch.int64)
+        sizes = ((2, 0), (1, 10), (1, 20))
+        return [ExpertBatch(addresses, torch.arange(count, dtype=torch.int32), size) for count, size in sizes]
+
+
+def test_a_tile_is_a_leg_between_waiting_for_it_and_letting_it_go() -> None:
+    memory = memory_of("qwen3_moe")
+    walk = memory._walk(ChunkPlace(0, 0, 100), {})
+    legs = list(layer_legs(walk, 1, _Sending()))
+    assert [leg.sent_bytes for leg in legs] == [0, 0, 0, 10, 20]
+    compute = ["experts: gate, up", "experts: down"]
+    sent = [HOLD_STEP, *compute, "experts: let go"]
+    steps = [[launch.step for launch in leg.launches] for leg in legs[2:]]
+    assert steps == [compute, sent, [*sent, "experts: combine"]]
+
+
+@pytest.mark.parametrize(("position", "count"), [(0, 100), (0, 8192), (37, 8192), (32_768, 8192), (253_952, 8192)])
+def test_rows_that_see_every_cell_attend_some_after_others(position: int, count: int) -> None:
+    """Cut on the grid of positions, each about as much work; where rows choose blocks all of them are one piece."""
+    cells = memory_of("llama").state.attention_cells(0)
+    shape = AttentionRowsShape(32, 8, 128)
+    runs = attend_runs(position, count, shape, cells)
+    assert [run.start for run in runs[1:]] == [run.stop for run in runs[:-1]]
+    assert (runs[0].start, runs[-1].stop) == (0, count)
+    assert all((position + run.start) % 64 == 0 for run in runs[1:])
+    work = [run.count * (position + count) * shape.query_width for run in runs]
+    assert max(work) <= ATTENDED
+    assert (len(runs) == 1) is (count * (position + count) * shape.query_width <= ATTENDED)
+    chosen = replace(shape, indexer=IndexerRowsShape(4, 32, 4, 16))
+    assert attend_runs(position, count, chosen, cells) == [Run(0, count)]
+
+
+def test_attending_in_pieces_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, found = torch.arange(100) % 90, []
+    for most in (ATTENDED, 1):
+        monkeypatch.setattr("strata.models.device.reading.mixers.ATTENDED", most)
+        memory = memory_of("llama")
+        for start, count in ((0, 37), (37, 63)):  # the second one is cut at position 64
+            steps: list[str] = []
+            chunk = memory.begin(ChunkPlace(0, start, count), text[start : start + count])
+            while chunk.coming is not None:
+                steps += [launch.step for launch in chunk.coming.launches]
+                chunk.step(_run)
+            chunk.end()
+        assert steps.count("attention: attend") == len(memory.model.layers) * (1 if most == ATTENDED else 2)
+        found.append(memory.room.take("streams", 63, memory.model.stream_width).clone())
+    assert torch.equal(*found)
+
+
+def _run(launch: Launch) -> None:
+    launch.run()
