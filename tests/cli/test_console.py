@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from strata.cli.console import printable, progress_bar, statistics_line, write_reply
+from strata.cli.console import printable, progress_bar, statistics_line, write_line, write_reply
 from strata.types import Finished, FinishReason, Usage
 
 
@@ -18,6 +18,16 @@ def test_control_characters_are_shown_and_not_sent() -> None:
     assert printable("a\x1b[2Jb\rc\x9b\x7f") == "a\\x1b[2Jb\\x0dc\\x9b\\x7f"
     assert printable("tab\tline\nümlaut ☃ 🙂") == "tab\tline\nümlaut ☃ 🙂"
     assert printable("half \udce9") == "half \\udce9"
+
+
+def test_a_line_that_nothing_takes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    for stream in (Full(), None):
+        monkeypatch.setattr("sys.stderr", stream)
+        write_line("how it went")
 
 
 def test_reply_is_harmless_on_a_terminal_and_exact_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +64,6 @@ def test_statistics_name_what_there_is() -> None:
     assert line.endswith("seed 7, ended by length")
     none = Usage(9, 0, 0, 0, 0, read_seconds=1.0, decode_seconds=0.0)
     line = statistics_line(Finished(FinishReason.CANCELLED, none))
-    assert line == "9 prompt tokens, ended by cancelled before the first token"
+    assert line == "cancelled before the first token of a reply to 9 prompt tokens"
     one = Usage(9, 1, 0, 0, 0, read_seconds=1.0, decode_seconds=0.0)
     assert statistics_line(Finished(FinishReason.STOP, one)) == "9 prompt tokens at 9/s, 1 token"

@@ -35,6 +35,12 @@ def test_a_file_is_the_prompt_without_the_line_feed_at_its_end(tmp_path: Path) -
     assert read_prompt_file(file, raw=True) == "a\nb ☃\n"
 
 
+def test_a_mark_of_byte_order_is_no_part_of_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_bytes("tea\n".encode("utf-8-sig"))
+    assert read_prompt_file(path, raw=True) == "tea\n"
+
+
 def test_what_is_no_prompt_is_refused_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "long.txt"
     monkeypatch.setattr(prompts, "MOST_BYTES", 1 << 20)

@@ -31,6 +31,18 @@ def test_a_long_prompt_is_told_of_twice() -> None:
     assert lines_of(reports) == ["reading the prompt: 6,000 tokens", "read 6,000 tokens in 12 s, 500/s"]
 
 
+def test_a_read_that_takes_long_is_told_of_every_ten_seconds() -> None:
+    told: list[str] = []
+    report = ReadingLines(told.append, ticking(0.0, 9.0, 12.0, 12.0, 21.0, 24.0).__next__)
+    for done in (0, 900, 1200, 2100, 2400):
+        report(READING, done, 2400)
+    assert told == [
+        "reading the prompt: 2,400 tokens",
+        "reading the prompt: 1,200 of 2,400 tokens, 100/s, 12 s left",
+        "read 2,400 tokens in 24 s, 100/s",
+    ]
+
+
 def test_a_short_one_and_the_rest_of_a_conversation_are_not() -> None:
     assert lines_of([(READING, 0, 900), (READING, 900, 900)]) == []
     assert lines_of([(READING, 6000, 6900), (READING, 6900, 6900)]) == []

@@ -111,7 +111,7 @@ def test_bytes_that_are_no_text_are_named_as_bytes() -> None:
     [
         ({}, "prompt", "missing"),
         ({"prompt": ""}, "prompt", "empty"),
-        ({"prompt": []}, "prompt", "0 prompts"),
+        ({"prompt": []}, "prompt", "prompt is an empty list"),
         ({"prompt": [[]]}, "prompt", "empty"),
         ({"prompt": [5, "a"]}, "prompt", "prompt.1 is 'a'; it must be a whole number"),
         ({"prompt": [99999]}, "prompt", "0 to 8191"),

@@ -151,7 +151,7 @@ def test_a_silent_engine_is_ended_and_started_again() -> None:
     with_service(work, Script(lambda request: Reply(seconds_a_token=10)))
 
 
-def test_what_dies_at_load_again_and_again_is_given_up() -> None:
+def test_what_dies_at_load_again_and_again_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     async def work(service: EngineService, script: Script) -> None:
         await until(lambda: service.condition.phase is Phase.FAILED)
         assert len(script.engines) == QUICK.most_load_failures
@@ -160,6 +160,10 @@ def test_what_dies_at_load_again_and_again_is_given_up() -> None:
         assert refusal.value.retry_after is None
 
     with_service(work, Script(dies_at_load=True), wait=False)
+    *deaths, last = [record.getMessage() for record in caplog.records if record.name == "strata.server"]
+    assert len(deaths) == QUICK.most_load_failures
+    assert all(each.startswith("the engine is being started again: ") for each in deaths)
+    assert last.startswith("the engine cannot be kept running: ")
 
 
 def test_a_users_mistake_is_not_tried_twice() -> None:

@@ -6,6 +6,7 @@ Knows no command from inside; each is imported when it is called, so that `--hel
 import contextlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -97,7 +98,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has no such letter ends no reply
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C while the interpreter tidies up changes nothing
+    sys.exit(code)
 
 
 def _named(mistake: CycloptsError) -> str:

@@ -6,7 +6,7 @@ Knows the small values of `types` and the names of stages; knows no engine.
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from strata.cli.reading import ReadingPace
@@ -30,9 +30,10 @@ def write_reply(text: str) -> None:
 
 
 def write_line(text: str) -> None:
-    """One line to stderr, made harmless; nowhere if stderr is closed."""
+    """One line to stderr, made harmless; nowhere if stderr is closed or full: a reply is worth more than its lines."""
     if sys.stderr is not None:
-        print(printable(text), file=sys.stderr)
+        with suppress(OSError):
+            print(printable(text), file=sys.stderr)
 
 
 def report_notices(notices: Iterable[str]) -> None:
@@ -48,7 +49,7 @@ def statistics_line(finished: Finished, seed: int | None = None) -> str:
     """
     usage = finished.usage
     if not usage.completion_tokens:
-        return f"{usage.prompt_tokens} prompt tokens, ended by {finished.reason.value} before the first token"
+        return f"{finished.reason.value} before the first token of a reply to {usage.prompt_tokens} prompt tokens"
     parts = [f"{usage.prompt_tokens} prompt tokens at {usage.prompt_tokens_per_second:.0f}/s"]
     if usage.completion_tokens == 1:
         parts.append("1 token")  # which came with reading the prompt

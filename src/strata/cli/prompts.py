@@ -1,5 +1,6 @@
 """Prompts as a command line has them: any bytes that a shell hands over, stdin, or a file. Knows no model."""
 
+import codecs
 import os
 import sys
 from pathlib import Path
@@ -50,5 +51,5 @@ def _read_text(file: BinaryIO, what: str, *, raw: bool) -> str:
     data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise RequestError(f"{what} has more than {MOST_BYTES >> 20} MiB, which no context holds: give less text")
-    text = decode_utf8(data, what)
+    text = decode_utf8(data.removeprefix(codecs.BOM_UTF8), what)
     return text if raw else text.rstrip("\n")

@@ -7,6 +7,7 @@ from strata.engine.control import READING
 
 LONG_PROMPT = 1024  # tokens to read; of fewer nothing is said where no terminal is
 MOST_SECONDS = 120  # that are told as such, and not in minutes
+LINE_SECONDS = 10.0  # between two lines
 
 
 class ReadingPace:
@@ -33,11 +34,12 @@ class ReadingPace:
 
 
 class ReadingLines:
-    """A `ProgressCallback` where no terminal is: a line when a long prompt is begun, and one when it has been read."""
+    """A `ProgressCallback` where no terminal is: tells of a long prompt at its begin and end, and every ten seconds."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._pace = write, ReadingPace(clock)
         self._is_long: bool | None = None  # not known before the first report
+        self._told = 0.0  # seconds since the first report at which the last line was written
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """See `ProgressCallback`."""
@@ -50,6 +52,9 @@ class ReadingLines:
                 self._write(f"{READING}: {total - done:,} tokens")
         elif self._is_long and done == total and seconds:
             self._write(f"read {tokens:,} tokens in {_duration(seconds)}, {tokens / seconds:,.0f}/s")
+        elif self._is_long and seconds - self._told >= LINE_SECONDS:
+            self._told = seconds
+            self._write(f"{READING}: {self._pace.words(done, total)}")
 
 
 def _duration(seconds: float) -> str:

@@ -159,9 +159,10 @@ class _JsonLines(logging.Formatter):
 def _log_in_json() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
-    log = logging.getLogger("uvicorn.error")
-    log.handlers, log.propagate = [handler], False
-    log.setLevel(logging.WARNING)
+    for name in ("uvicorn.error", "strata.server"):
+        log = logging.getLogger(name)
+        log.handlers, log.propagate = [handler], False
+        log.setLevel(logging.WARNING)
 
 
 class _Server(uvicorn.Server):

@@ -6,6 +6,7 @@ Knows requests by number and the process as an `EngineLink`; no text, no HTTP be
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -36,6 +37,7 @@ RequestEvent = ReadProgress | PromptRead | Drawn | Ended
 DEFAULT_POLICY = RestartPolicy()
 WATCH_SECONDS = 0.5  # between two looks at the clock
 CLOSE_SECONDS = 5.0  # that a process has to end by itself
+_log = logging.getLogger("strata.server")
 
 
 class EngineLink(Protocol):
@@ -219,6 +221,7 @@ class EngineService:
             wait = self._policy.wait_seconds(self._load_failures, self._deaths)
             if wait is None:
                 self._become(Condition(Phase.FAILED, f"the engine cannot be kept running: {self.last_failure}"))
+                _log.error(self.condition.sentence)
                 return
             await asyncio.sleep(wait)
             self.restarts += 1
@@ -267,6 +270,7 @@ class EngineService:
         self._load_error = None
         lost = Condition(Phase.RESTARTING, f"the engine is being started again: {self.last_failure}")
         self._become(lost)
+        _log.warning(lost.sentence)
         sentence = f"this reply was lost: {self.last_failure}; the engine is being started again: ask again"
         self._lose_all(ApiError(503, sentence, code=lost.phase.value, retry_after=lost.retry_after))
 

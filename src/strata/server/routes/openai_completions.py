@@ -50,7 +50,9 @@ def _prepared(parts: Parts, body: CompletionRequest) -> tuple[Asked, list[Echoed
     options = body.options(defaults, body.wanted_tokens, body.wanted_logprobs)
     given = body.prompts
     n = 1 if body.n is None else body.n
-    if not given or len(given) * n > MOST_CHOICES:
+    if not given:
+        raise ApiError(400, "prompt is an empty list: give at least one prompt", param="prompt")
+    if len(given) * n > MOST_CHOICES:
         raise ApiError(
             400, f"{len(given)} prompts of {n} replies each; together from 1 to {MOST_CHOICES} work", param="prompt"
         )
