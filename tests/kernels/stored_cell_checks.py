@@ -2,7 +2,6 @@
 
 import torch
 
-from strata.kernels.stored_cells import pointers
 from strata.quant.cell_codes import HEAD_DIMS, CellCode, CellRows, decode, encode, rotate
 
 
@@ -21,6 +20,7 @@ def hard_heads(head_dim: int, device: torch.device | str, seed: int = 0) -> torc
 
 def check_code(code: CellCode, device: torch.device | str) -> None:
     """Codes and scales of hard heads, and what they decode to, of every size of head."""
+    from strata.kernels.stored_cells import pointers
     from tests.kernels.triton_cell_probes import decode_kernel, store_kernel
 
     for head_dim in HEAD_DIMS:
