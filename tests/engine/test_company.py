@@ -9,6 +9,8 @@ import torch
 from strata.engine.engine import TokenEngine
 from strata.engine.messages import Drawn, Ended, FromEngine, PromptRead
 from strata.engine.request import TokenRequest
+from strata.engine.slot import Slot
+from strata.engine.steps import Abandon, Open, Read
 from strata.errors import RequestError
 from strata.models.base import LogitRows, Output, Segment, WindowResult
 from strata.sampling.grammar_spec import GrammarKind, GrammarSpec
@@ -132,6 +134,26 @@ def test_memory_that_runs_out_in_a_read_ends_only_its_own_request(monkeypatch: p
     assert tokens == [continuation(2, 20), [], continuation(4, 20)]
     assert "main memory ran out" in (ends[1].error or "")
     assert not ends[1].is_callers_mistake
+
+
+def test_a_read_that_cannot_be_given_up_ends_only_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no memory for the way back to the last point: the slot is emptied, and can be taken again."""
+
+    def fail(self: Slot) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Slot, "abandon_read", fail)
+    model = FakeModel()
+    engine = TokenEngine(model, EngineSettings(chunk_rows=128))
+    asked = ask([3] * 200, 20)
+    engine.run(Open(0, asked))
+    while engine.run(Read(0, 128, (64,)))[-1].is_under_way:
+        pass
+    engine.run(Read(0, 200))
+    (told,) = engine.run(Abandon(0))
+    assert "main memory ran out" in (told.error or "")
+    assert len(model.released) == 1 and engine.memory()["states"] == 0
+    assert engine.run(Open(0, asked))[-1].error is None
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 64, 65, 150])

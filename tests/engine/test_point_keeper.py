@@ -98,7 +98,10 @@ def test_where_a_read_begins_stays_until_it_has_passed_a_point() -> None:
 def test_a_checkpoint_of_two_slots_is_one() -> None:
     slots = Slots(PointBudget(8, 2))
     slots.read(0, [64, 128], 1)
-    slots.slots[1] = slots.slots[0].forked(128, [1] * 200, 2)
+    slots.slots[0].abandon_read()  # stands at its last point, which is the state to share: nothing is copied
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(Slot, "_checkpoint", None)
+        slots.slots[1] = slots.slots[0].forked(128, [1] * 200, 2)
     slots.keeper.note_hit(128)
     assert slots.keeper.counts(slots.slots) == {"kept": 2, "dropped": 0, "hits": 1, "rows": 128}
 

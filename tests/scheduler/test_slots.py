@@ -147,6 +147,14 @@ def test_book_of_a_conversation_turn_by_turn() -> None:
     assert (len(slot.tokens), slot.turn_end) == (128, None)
 
 
+def test_a_cancelled_read_keeps_the_points_inside_its_step() -> None:
+    slot, again = SlotBook(0), numbers(600)
+    slot.begin(Run(1, ask(again), 0.0), Start(0), None)
+    slot.points = (256,)  # told while the step to row 512 is under way
+    slot.end(use=1)
+    assert choose(again, slot) == Start(0, 0, 256)
+
+
 @pytest.mark.parametrize(("kept", "turn_end"), [(0, None), (1, None), (2, 101), (3, 102), (99, 102)])
 def test_conversation_ends_with_what_was_handed_out(kept: int, turn_end: int | None) -> None:
     slot = SlotBook(0)

@@ -255,12 +255,20 @@ class TokenEngine:
         )
 
     def _abandon(self, number: int) -> tuple[SlotResult, ...]:
-        """The slot stands at its last point, or is empty."""
+        """The slot stands at its last point, or is empty: without one, or where there is no way back to it."""
         piece = self._pieces.pop(number, None)
-        if piece is not None:
-            piece.cancel()
-            if not self._slots[number].points:
-                self._empty(number)
+        if piece is None:
+            return ()
+        slot = self._slots[number]
+        try:
+            if piece.cancel() and slot.points:
+                slot.abandon_read()
+        except Exception as failure:
+            if not is_requests_failure(failure):
+                raise
+            return (self._failed(number, failure),)
+        if not slot.points:
+            self._empty(number)
         return ()
 
     def _windows(self, step: Window) -> tuple[SlotResult, ...]:
@@ -321,14 +329,15 @@ class TokenEngine:
 
     def _empty(self, number: int) -> None:
         """Let go of a slot and of what was under way in it."""
-        piece = self._pieces.pop(number, None)
-        if piece is not None:
-            piece.cancel()
-        slot = self._slots.pop(number, None)
-        if slot is not None:
-            slot.release()
+        piece, slot = self._pieces.pop(number, None), self._slots.pop(number, None)
         self._replies.pop(number, None)
         self._logprobs.pop(number, None)
+        try:
+            if piece is not None:
+                piece.cancel()
+        finally:
+            if slot is not None:
+                slot.release()
 
     def _failed(self, number: int, failure: Exception) -> SlotResult:
         """What a request ends with; its slot's state may be half changed and is gone."""

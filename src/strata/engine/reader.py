@@ -71,14 +71,13 @@ class Piece:
             self._slot.drafts.follow(output.hidden, self._rows)
         return self._arrive(output)
 
-    def cancel(self) -> None:
-        """Give up what is under way; see `Slot.abandon_read`."""
+    def cancel(self) -> bool:
+        """Give up what is under way; whether the slot's state is half moved and wants `Slot.abandon_read`."""
         reading, output = self._reading, self._output
         self._reading = self._output = None
         if reading is not None:
             reading.cancel()
-        if reading is not None or output is not None:
-            self._slot.abandon_read()
+        return reading is not None or output is not None
 
     def _read_on(self) -> Output | None:
         """The model's next step; what it gave behind its last one for these rows."""

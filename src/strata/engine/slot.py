@@ -66,11 +66,10 @@ class Slot:
         return self.model.begin_read(Segment(self.state, token_ids), logit_rows, marks)
 
     def abandon_read(self) -> None:
-        """A read was cancelled: go back to the last point. Without one the slot is only good to be emptied."""
-        if self.points:
-            self.state = go_back(self.state, self.points[-1].state)
-            if self.drafts is not None:
-                self.drafts.go_back(self.points[-1].drafts)
+        """A read was cancelled: go back to the last point, of which there is one."""
+        self.state = go_back(self.state, self.points[-1].state)
+        if self.drafts is not None:
+            self.drafts.go_back(self.points[-1].drafts)
 
     def add_point_at(self, state: Any) -> None:
         """Keep the place that a read passed and whose `checkpoint` this is; of a model without a draft layer."""
@@ -127,7 +126,8 @@ class Slot:
 
         It shares the first point and the last one, which take no more memory. use: as in `continued`.
         """
-        nearest = self._checkpoint() if position == self.position else self._nearest(position)
+        is_here = position == self.position and all(point.position != position for point in self.points)
+        nearest = self._checkpoint() if is_here else self._nearest(position)
         drafts = None if self.drafts is None else self.drafts.fork(nearest.drafts)
         shared = [point for point in self.points if point.position <= position]
         other = Slot(self.model, fork(self.state, nearest.state), drafts, shared[:1] + shared[1:][-1:], use=use)

@@ -65,7 +65,7 @@ class SlotBook:
         assert run is not None, "there is a request to end"
         self.run, self.last_use = None, use
         if run.first_token is None:
-            self.tokens = self.tokens[: run.read_rows]
+            self.tokens = self.tokens[: max((run.read_rows, *self.points))]  # the last may lie inside a step
         else:
             self.tokens = (*run.request.prompt, *run.reply)
             self.keep_reply(len(run.reply) if kept_reply is None else kept_reply)
