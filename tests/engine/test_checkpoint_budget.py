@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from strata import models_shipped
+from strata.engine import device_needs
 from strata.engine.checkpoint_budget import checkpoint_growth, checkpoints_on_cpu, point_budget
 from strata.engine.device_needs import plan_for
 from strata.engine.memory_plan import Budget, Budgets, Place
@@ -64,6 +65,29 @@ def test_checkpoints_that_nobody_asked_for_give_way_to_a_model_that_fits_without
     short = replace(roomy, ram=Budget(GIB, least))
     assert plan_for(source, EngineSettings(slots=1), short).used(Place.RAM) == least
     assert plan_for(source, EngineSettings(slots=1, checkpoint_gib=0.1), short).refusal is not None
+
+
+@pytest.mark.parametrize(
+    ("with_them", "without", "keeps"),
+    [
+        ({}, {}, True),
+        ({"reads_tables": True}, {}, False),
+        ({"is_filed": True, "is_exclusive": True}, {"is_exclusive": True}, False),
+        ({"reads_tables": True}, {"reads_tables": True}, True),  # which would be so without them, too
+        ({"is_filed": True}, {"is_filed": True}, True),
+    ],
+)
+def test_nothing_stays_in_files_for_checkpoints_that_nobody_asked_for(
+    with_them: dict[str, bool], without: dict[str, bool], keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(source: Any, settings: EngineSettings, budgets: Any) -> Any:
+        left = {"is_filed": False, "is_exclusive": False, "reads_tables": False}
+        left |= with_them if settings.checkpoint_gib is None else without
+        return SimpleNamespace(refusal=None, request=SimpleNamespace(**left), gib=settings.checkpoint_gib)
+
+    monkeypatch.setattr(device_needs, "_plan_for", planned)
+    found: Any = plan_for(cast(Any, None), EngineSettings(), cast(Any, None))
+    assert found.gib == (None if keeps else 0)
 
 
 def test_a_system_that_does_not_say_how_much_memory_it_has() -> None:

@@ -31,12 +31,26 @@ from strata.weights.table_files import table_problem
 def plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
     """The plan of a model under these settings; its `refusal` says whether it fits. Draft layers count if used.
 
-    Checkpoints that nobody asked for are given up where it does not fit with them.
+    Checkpoints that nobody asked for are given up before anything else is: where it does not fit with them, or fits
+    only because tables or experts stay in files, or experts that the card has are missing in main memory.
     """
     plan = _plan_for(source, settings, budgets)
-    if plan.refusal is None or settings.checkpoint_gib is not None:
+    if settings.checkpoint_gib is not None or not any(_given_up(plan, settings)):
         return plan
-    return _plan_for(source, dataclasses.replace(settings, checkpoint_gib=0), budgets)
+    without = _plan_for(source, dataclasses.replace(settings, checkpoint_gib=0), budgets)
+    is_better = _given_up(without, settings) < _given_up(plan, settings)
+    return without if is_better or without.refusal is not None else plan
+
+
+def _given_up(plan: MemoryPlan, settings: EngineSettings) -> tuple[bool, bool, bool, bool]:
+    """What there is no room for, the worst first; not what the settings ask for by themselves."""
+    request = plan.request
+    return (
+        plan.refusal is not None,
+        request.is_filed,
+        request.is_exclusive and not settings.resident,
+        request.reads_tables and TableRoom(settings.ngram_table) is TableRoom.AUTO,
+    )
 
 
 def _plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
