@@ -62,6 +62,12 @@ def test_a_launch_keeps_main_memory_pinned_behind_the_state_that_took_it() -> No
     assert memory() is None
 
 
+def test_a_pool_that_cannot_be_counted_in_is_refused_before_memory_is_taken() -> None:
+    wide = replace(SIZES, head_dim=256)
+    with pytest.raises(EngineError, match=r"kv_resident: 262,144 cells of each of 16 .* up to 262,140 work"):
+        CellPools.empty(wide, 16, 262_144, 262_144, CellKind.BF16, CPU)
+
+
 def test_models_without_an_indexer_are_refused() -> None:
     with pytest.raises(ValueError, match="only attention with an indexer reads few cells"):
         CellPools.empty(replace(SIZES, index_dim=0, ratio=1), 1, 512, 100, CellKind.BF16, CPU)

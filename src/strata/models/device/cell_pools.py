@@ -11,6 +11,7 @@ import torch
 from strata.errors import EngineError, ModelError
 from strata.experts.host_memory import HostMemory, Pinning, take_host_memory
 from strata.hardware import read_cpu
+from strata.kernels.attention_rows.arguments import MOST_ELEMENTS
 from strata.kernels.cell_pages import NO_PLACE, CellPages, Total, Word, blocks_of_row, copy_cells
 from strata.models.device.sizes import StateSizes
 from strata.quant.cell_codes import CellCode, CellKind, CellRows
@@ -106,11 +107,18 @@ class CellPools:
     ) -> "CellPools":
         """Zeros, of which no block has a place in a pool of `resident` cells a slot.
 
-        Raises ValueError for a model without an indexer, EngineError as `StoredHeads.take`.
+        Raises ValueError for a model without an indexer, EngineError for a pool that is too large to be counted in, or
+        as `StoredHeads.take`.
         """
         layers, places = sizes.attention_layers, pool_places(sizes, slots, cells, resident)
         if not sizes.index_dim:
             raise ValueError("only attention with an indexer reads few cells: this model's cells lie on the device")
+        most = (MOST_ELEMENTS - 1) // (sizes.kv_heads * sizes.head_dim)
+        if places * sizes.ratio > most:
+            raise EngineError(
+                f"setting kv_resident: {resident:,} cells of each of {slots} slots are more than the {most:,} that a "
+                f"card's pool can hold: up to {most // slots // sizes.ratio * sizes.ratio:,} work, or fewer slots"
+            )
 
         def words(*shape: int, value: int = 0, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.full((layers, *shape), value, dtype=dtype, device=device)
