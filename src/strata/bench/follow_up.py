@@ -67,17 +67,23 @@ class FollowUpBench:
         for done, cache in enumerate(caches):
             if on_progress is not None:
                 on_progress(f"following up with a cache of {cache} %", done, len(caches))
-            with self.bench.reader(cache, self.bench.plan.chunks[0]) as (model, feed):
-                text = self._text(model)
-                state = model.new_state()
-                model.read([Segment(state, text[: self.held])])
-                for fresh in self.fresh:
-                    before, taken = feed.sent_bytes, self._turns(model, state, text[self.held :][:fresh])
-                    sent = (feed.sent_bytes - before) // (self.bench.plan.rounds + 1)
-                    link = None if rate is None else sent / rate
-                    found.append(FollowUp(cache, fresh, self.held, Spread.of(taken), sent, link))
+            found += self._follow_ups(cache, rate)
         if on_progress is not None:
             on_progress("following up", len(caches), len(caches))
+        return found
+
+    def _follow_ups(self, cache: int, rate: float | None) -> list[FollowUp]:
+        """With one cache, whose model nobody holds any more when this returns."""
+        found = []
+        with self.bench.reader(cache, self.bench.plan.chunks[0]) as (model, feed):
+            text = self._text(model)
+            state = model.new_state()
+            model.read([Segment(state, text[: self.held])])
+            for fresh in self.fresh:
+                before, taken = feed.sent_bytes, self._turns(model, state, text[self.held :][:fresh])
+                sent = (feed.sent_bytes - before) // (self.bench.plan.rounds + 1)
+                link = None if rate is None else sent / rate
+                found.append(FollowUp(cache, fresh, self.held, Spread.of(taken), sent, link))
         return found
 
     def _text(self, model: StageModel) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 Knows turns and what is counted; the conversations are in `conversations.py`. Which blocks rows choose is made up: each
 block's key has a size of its own, drawn once, so that large ones are chosen again and again by whatever is asked; how
-far sizes spread decides how much stays from one window to the next, and both are told. No speed is shown unless both
-stages give the same tokens in every turn.
+far sizes spread decides how much stays from one window to the next, and both are told. No speed is shown unless the
+last window of every turn has the same logits in both stages, bit for bit.
 """
 
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ class _Turns:
 
 
 def measure_paged(model: DeviceModel, plan: PagedPlan, on_progress: ProgressCallback | None = None) -> list[PagedSpeed]:
-    """Run the plan. Raises EngineError if tokens differ, or as `Conversations` does."""
+    """Run the plan. Raises EngineError if logits differ, or as `Conversations` does."""
     whole = Conversations.open(model, plan.conversations(0))
     spread_keys(whole.stage, plan.spread, plan.seed)
     speeds = []
@@ -86,6 +86,7 @@ def measure_paged(model: DeviceModel, plan: PagedPlan, on_progress: ProgressCall
                 found = turns[slots] if round_ > 0 else _Turns()  # the first round fills the pool
                 _take_turn(paged, whole, slots, plan.windows, found)
         speeds += [_speed(paged, slots, resident, turns[slots], plan) for slots in plan.slots]
+        del paged  # its memory is free before the next one takes as much
     _report(on_progress, total, total)
     return speeds
 
@@ -104,12 +105,17 @@ def _take_turn(paged: Conversations, whole: Conversations, slots: int, windows: 
     asked, brought = (now - then for now, then in zip(_counted(paged), before, strict=True))
     turns.asked, turns.brought = turns.asked + asked, turns.brought + brought
     turns.whole.append(1e3 * whole.decode(slots, windows) / windows)
-    found, wanted = paged.tokens(slots), whole.tokens(slots)
-    if found != wanted:
+    if not torch.equal(_last_logits(paged, slots), _last_logits(whole, slots)):
         raise EngineError(
-            f"{slots} conversations of {paged.context:,} tokens end with {found} where keys and values lie in main "
-            f"memory and with {wanted} where they lie on the card: no speed is shown for wrong results"
+            f"{slots} conversations of {paged.context:,} tokens end with other logits where keys and values lie in "
+            "main memory than where they lie on the card: no speed is shown for wrong results"
         )
+
+
+def _last_logits(conversations: Conversations, slots: int) -> torch.Tensor:
+    """float32 [slots, vocabulary] of the last window."""
+    stage = conversations.stage
+    return stage.to_host(stage.logits(stage.bucket_for(slots))[:slots])
 
 
 def _speed(paged: Conversations, slots: int, resident: int, turns: _Turns, plan: PagedPlan) -> PagedSpeed:

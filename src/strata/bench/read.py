@@ -94,11 +94,15 @@ class ReadBench:
             if on_progress is not None:
                 on_progress(f"reading with a cache of {cache} %", done, len(runs))
             for step in self.plan.steps:
-                with self.reader(cache, chunk, step) as (model, feed):
-                    speeds += [self._speed(model, feed, (cache, step), tokens, rate) for tokens in self.plan.tokens]
+                speeds += self._speeds(cache, chunk, step, rate)
         if on_progress is not None:
             on_progress("reading", len(runs), len(runs))
         return speeds
+
+    def _speeds(self, cache: int, chunk: int, step: str, rate: float | None) -> list[ReadSpeed]:
+        """Of one reader, which nobody holds any more when this returns."""
+        with self.reader(cache, chunk, step) as (model, feed):
+            return [self._speed(model, feed, (cache, step), tokens, rate) for tokens in self.plan.tokens]
 
     def copy_bytes_per_second(self) -> float | None:
         """Of tiles of experts, one after another into the card's memory; None where there is no card."""
@@ -120,8 +124,13 @@ class ReadBench:
 
     @contextmanager
     def reader(self, cache: int, chunk: int, step: str = "layer") -> Iterator[tuple[StageModel, StreamedExperts]]:
-        """A model that reads with such a cache, with room for the longest prompt, and what sends it experts."""
+        """A model that reads with such a cache, with room for the longest prompt, and what sends it experts.
+
+        Whoever held the one before holds it no more.
+        """
         device = self.memory.device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
         heat = np.zeros((len(self.memory.layers), self.memory.experts), np.int64)
         store = self.memory.store(seats_of(heat, cache))
         feed = StreamedExperts(store, _Still(), streams_of(device), device)
@@ -131,9 +140,6 @@ class ReadBench:
             yield StageModel(stage, stage.run, None, 0, chunks, ReadSteps(by_tiles=step == "tile")), feed
         finally:
             stage.wait()
-            del stage, chunks, feed, store
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
 
     def _speed(
         self, model: StageModel, feed: StreamedExperts, run: tuple[int, str], tokens: int, rate: float | None
