@@ -3,19 +3,7 @@
 import torch
 
 from strata.quant.cell_codes import HEAD_DIMS, CellCode, CellRows, decode, encode, rotate
-
-
-def hard_heads(head_dim: int, device: torch.device | str, seed: int = 0) -> torch.Tensor:
-    """float32 [18, head_dim]: common values, tiny, tinier than scales, huge, zeros, one outlier, halves of a step."""
-    made = torch.randn(18, head_dim, generator=torch.Generator().manual_seed(seed))
-    made[1] *= 1e-5
-    made[2] *= 1e-9
-    made[3] *= 1e30
-    made[4] = 0
-    made[5, 3] = 3e4
-    made[6] = torch.arange(head_dim) % 255 - 127.0
-    made[7] = (torch.arange(head_dim) % 15 - 7) / 2
-    return made.to(device)
+from tests.quant.hard_heads import hard_heads
 
 
 def check_code(code: CellCode, device: torch.device | str) -> None:
@@ -24,7 +12,7 @@ def check_code(code: CellCode, device: torch.device | str) -> None:
     from tests.kernels.triton_cell_probes import decode_kernel, store_kernel
 
     for head_dim in HEAD_DIMS:
-        x = hard_heads(head_dim, device)
+        x = hard_heads(head_dim, 18).to(device)
         rows, wanted = CellRows.zeros(code, len(x), head_dim=head_dim, device=device), encode(code, x)
         options = {"CODE": code.value, "DIM": head_dim, "num_warps": 1, "enable_fp_fusion": False}
         store_kernel[(len(x),)](x, *pointers(rows), **options)
@@ -40,7 +28,7 @@ def check_rotation(device: torch.device | str) -> None:
     from tests.kernels.triton_cell_probes import rotate_kernel
 
     for head_dim in HEAD_DIMS:
-        x = hard_heads(head_dim, device)
+        x = hard_heads(head_dim, 18).to(device)
         for warps in (1, 8):
             found = torch.empty_like(x)
             rotate_kernel[(len(x),)](x, found, DIM=head_dim, num_warps=warps, enable_fp_fusion=False)
@@ -62,7 +50,7 @@ def check_thirds(device: torch.device | str) -> None:
     """Three bfloat16 are exactly the float32."""
     from tests.kernels.triton_cell_probes import thirds_kernel
 
-    x = hard_heads(256, device)[5] * torch.linspace(-12, 12, 256, device=device).exp()
+    x = hard_heads(256).to(device)[5] * torch.linspace(-12, 12, 256, device=device).exp()
     found = torch.empty(3, 256, device=device)
     thirds_kernel[(1,)](x, found, num_warps=2, enable_fp_fusion=False)
     assert torch.equal(found.double().sum(dim=0), x.double())

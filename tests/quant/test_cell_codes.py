@@ -7,21 +7,9 @@ import pytest
 import torch
 
 from strata.quant.cell_codes import HEAD_DIMS, CellCode, CellKind, CellRows, check_rows, decode, encode, rotate
+from tests.quant.hard_heads import hard_heads
 
 CODED = (CellCode.CODE8, CellCode.CODE4)
-
-
-def heads(head_dim: int, seed: int = 0) -> torch.Tensor:
-    """float32 [8, head_dim]: common values, tiny, tinier than any scale, huge, zeros, one outlier, exact halves."""
-    made = torch.randn(8, head_dim, generator=torch.Generator().manual_seed(seed))
-    made[1] *= 1e-5
-    made[2] *= 1e-9
-    made[3] *= 1e30
-    made[4] = 0
-    made[5, 3] = 3e4
-    made[6] = torch.arange(head_dim) % 255 - 127.0
-    made[7] = (torch.arange(head_dim) % 15 - 7) / 2
-    return made
 
 
 def float32(value: float) -> float:
@@ -64,7 +52,7 @@ def scales_of(rows: CellRows) -> torch.Tensor:
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_codes_and_scales_are_those_of_scalar_arithmetic(head_dim: int) -> None:
-    x = heads(head_dim)
+    x = hard_heads(head_dim)
     eights, fours = encode(CellCode.CODE8, x), encode(CellCode.CODE4, x)
     for row, head in enumerate(x.tolist()):
         levels, scales = scalar_levels(head, 127)
@@ -77,7 +65,7 @@ def test_codes_and_scales_are_those_of_scalar_arithmetic(head_dim: int) -> None:
 
 @pytest.mark.parametrize("code", CODED)
 def test_what_is_decoded_lies_within_half_a_step(code: CellCode) -> None:
-    x = heads(256)[[0, 1, 5, 6, 7]]
+    x = hard_heads(256)[[0, 1, 5, 6, 7]]
     rows = encode(code, x)
     wanted = rotate(x) if code.is_rotated else x
     most = 7 if code.is_rotated else 127
@@ -88,7 +76,7 @@ def test_what_is_decoded_lies_within_half_a_step(code: CellCode) -> None:
 
 
 def test_bfloat16_rounds_once_to_nearest_even_and_float32_keeps_all() -> None:
-    x = heads(64)
+    x = hard_heads(64)
     assert torch.equal(decode(CellCode.BF16, encode(CellCode.BF16, x), 64), x.bfloat16().float())
     assert torch.equal(decode(CellCode.F32, encode(CellCode.F32, x), 64), x)
 
@@ -102,10 +90,10 @@ def test_rotation_keeps_products_and_undoes_itself(head_dim: int) -> None:
 
 @pytest.mark.parametrize("code", CellCode)
 def test_heads_that_are_not_finite_give_rows_and_no_error(code: CellCode) -> None:
-    x = heads(128)
+    x = hard_heads(128)
     x[0, 0], x[1, 1], x[2, 2] = math.nan, math.inf, -math.inf
     rows = encode(code, x)
-    clean = encode(code, heads(128)[3:])
+    clean = encode(code, hard_heads(128)[3:])
     assert torch.equal(rows.codes[3:], clean.codes)
     assert decode(code, rows, 128).shape == x.shape
 
@@ -124,19 +112,19 @@ def test_bytes_of_a_key_and_a_value_of_256(kind: str, head_bytes: int) -> None:
 
 def test_rows_are_taken_and_set_by_place() -> None:
     rows = CellRows.zeros(CellCode.CODE4, 4, 2, head_dim=64)
-    rows[1:3] = encode(CellCode.CODE4, heads(64)[:4].reshape(2, 2, 64))
-    assert torch.equal(rows[2].codes, encode(CellCode.CODE4, heads(64)[2:4]).codes)
+    rows[1:3] = encode(CellCode.CODE4, hard_heads(64)[:4].reshape(2, 2, 64))
+    assert torch.equal(rows[2].codes, encode(CellCode.CODE4, hard_heads(64)[2:4]).codes)
     assert not rows[0].codes.any() and not rows[3].codes.any()
 
 
 def test_what_cannot_be_stored_heads_is_refused() -> None:
-    rows = encode(CellCode.CODE8, heads(64))
+    rows = encode(CellCode.CODE8, hard_heads(64))
     with pytest.raises(ValueError, match="head_dim must be one of 32, 64, 128, 256, not 48"):
         encode(CellCode.CODE8, torch.zeros(2, 48))
     with pytest.raises(ValueError, match="head_dim must be one of 32, 64, 128, 256, not 48"):
         rotate(torch.zeros(2, 48))
     with pytest.raises(ValueError, match=r"heads to encode must be float32, not torch\.float16"):
-        encode(CellCode.CODE8, heads(64).half())
+        encode(CellCode.CODE8, hard_heads(64).half())
     with pytest.raises(
         ValueError, match=r"keys: codes of code4 must be torch.uint8 of 32 columns, not torch.int8 of 64"
     ):
