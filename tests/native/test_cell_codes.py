@@ -6,7 +6,7 @@ import torch
 from strata.errors import EngineError
 from strata.native import library, mixers
 from strata.quant.cell_codes import HEAD_DIMS, CellCode, CellRows, encode, rotate
-from tests.quant.test_cell_codes import heads as special_heads
+from tests.quant.hard_heads import hard_heads
 
 pytestmark = pytest.mark.skipif(not library.is_available(), reason="the native library was not built")
 
@@ -27,7 +27,7 @@ def many_heads(head_dim: int) -> torch.Tensor:
     # values on the ties of the levels: a scale of exactly 1 (CODE8) when the largest is 127
     ties = torch.arange(head_dim).remainder(254).sub(127) + 0.5
     ties[0] = 127
-    return torch.cat((special_heads(head_dim), (spread * sizes[:, None]).float(), outliers, ties[None]))
+    return torch.cat((hard_heads(head_dim), (spread * sizes[:, None]).float(), outliers, ties[None]))
 
 
 @pytest.mark.parametrize("code", CellCode)
