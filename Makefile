@@ -104,7 +104,7 @@ card: $(STAMP)
 
 # docs/settings.md from the code
 settings: $(STAMP)
-	$(BIN)/python -c "from strata.settings import as_markdown; print(as_markdown(), end='')" > docs/settings.md
+	$(BIN)/python -c "from strata.settings_page import as_markdown; print(as_markdown(), end='')" > docs/settings.md
 
 clean:
 	rm -rf $(VENV) build/py3-none-*

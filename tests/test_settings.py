@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from strata.errors import SettingsError
-from strata.settings import GenerationSettings, Settings, as_markdown, profiles_folder, resolve
+from strata.settings import EngineSettings, GenerationSettings, Settings, profiles_folder, resolve
+from strata.settings_page import as_markdown
 from tests.house.source_tree import ROOT, modules
 
 
@@ -57,6 +58,24 @@ def test_users_own_file_is_read_and_the_named_one_wins(tmp_path: Path) -> None:
         ({"thread": 2}, {}, ["thread", "did you mean threads"]),
         ({"cache_gib": -1}, {}, ["cache_gib", "-1", "from 0 to 4096"]),
         ({"pcie_share": 1.1}, {}, ["pcie_share", "1.1", "from 0 to 1"]),
+        ({}, {"STRATA_PIPED_READ_PIECE": "0"}, ["piped_read_piece", "'0'", "STRATA_PIPED_READ_PIECE", "at least 1"]),
+        ({}, {"STRATA_PIPED_READ_PIECE": "-5"}, ["piped_read_piece", "'-5'", "whole number of at least 1"]),
+        ({"read_mode": "pieces"}, {}, ["read_mode is pieces", "piped_read_piece", "16384"]),
+        ({"read_mode": "rows"}, {}, ["read_mode", "'rows'", "whole, pieces, layers"]),
+        (
+            {},
+            {"STRATA_PIPED_DECODE_MIN_MS": "500", "STRATA_PIPED_DECODE_MAX_MS": "400"},
+            ["piped_decode_min_ms is 500", "piped_decode_max_ms 400", "must not be above"],
+        ),
+        ({}, {"STRATA_BATCH_DECODE_SHARE": "-1"}, ["decode_share", "'-1'", "STRATA_BATCH_DECODE_SHARE", "from 0"]),
+        (
+            {},
+            {"STRATA_BATCH_DECODE_SHARE": "0.5", "STRATA_DECODE_SHARE": "1"},
+            ["STRATA_DECODE_SHARE is '1'", "STRATA_BATCH_DECODE_SHARE is '0.5'", "set one of them"],
+        ),
+        ({"groups": 0}, {}, ["groups", "0", "auto or a whole number from 1 to 32"]),
+        ({"groups": "some"}, {}, ["groups", "'some'", "auto or a whole number"]),
+        ({"groups": 3, "slots": 2}, {}, ["groups is 3", "2 slots", "at most 2 groups"]),
     ],
 )
 def test_wrong_value_is_named_with_what_works(flags: dict, environment: dict, words: list[str]) -> None:
@@ -66,36 +85,27 @@ def test_wrong_value_is_named_with_what_works(flags: dict, environment: dict, wo
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[engine]\nthread = 2\n", ["thread", "[engine]", "did you mean threads"]),
-        ("[motor]\nthreads = 2\n", ["motor", "engine, generation"]),
-        ("threads = \n", ["not TOML"]),
-        ("[engine]\nthreads = true\n", ["threads", "True", "settings file"]),
-    ],
-)
-def test_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: list[str]) -> None:
-    file = tmp_path / "settings.toml"
-    file.write_text(text)
-    with pytest.raises(SettingsError) as caught:
-        resolve(environment={}, file=file)
-    for word in words:
-        assert word in str(caught.value)
+def test_a_setting_with_two_variables_is_said_by_either_or_by_both_alike() -> None:
+    for said in (
+        {"STRATA_BATCH_DECODE_SHARE": "0.25"},
+        {"STRATA_DECODE_SHARE": "0.25"},
+        {"STRATA_DECODE_SHARE": "0.25", "STRATA_BATCH_DECODE_SHARE": "0.25"},
+        {"STRATA_DECODE_SHARE": "", "STRATA_BATCH_DECODE_SHARE": "0.25"},
+    ):
+        found = resolve(environment=said)
+        assert (found.engine.decode_share, found.said) == (0.25, {"decode_share"})
+    both = {"STRATA_DECODE_SHARE": "1", "STRATA_BATCH_DECODE_SHARE": "2"}
+    assert resolve({"decode_share": 3}, environment={"STRATA_BATCH_DECODE_SHARE": "2"}).engine.decode_share == 3
+    with pytest.raises(SettingsError):
+        resolve({"decode_share": 3}, environment=both)
 
 
-def test_own_file_in_a_folder_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "is_file", refuse)
-    with pytest.raises(SettingsError, match=r"settings\.toml cannot be read: Permission denied"):
-        resolve(environment={"XDG_CONFIG_HOME": str(tmp_path)})
-
-
-def test_missing_named_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be read"):
-        resolve(environment={}, file=tmp_path / "none.toml")
+def test_groups_are_as_many_as_there_is_work_and_room_for() -> None:
+    assert [EngineSettings().groups_of(slots, usual=2) for slots in (1, 2, 6)] == [1, 2, 2]
+    assert resolve(environment={"STRATA_GROUPS": "3"}).engine.groups_of(4, usual=1) == 3
+    assert resolve({"groups": "auto"}, environment={}).engine.groups == "auto"
+    with pytest.raises(SettingsError, match="groups is 3 and there are 2 slots"):
+        EngineSettings(groups=3).groups_of(2, usual=1)
 
 
 def test_profiles_are_kept_in_the_users_cache() -> None:

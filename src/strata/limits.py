@@ -15,6 +15,8 @@ class Limits:
     above: float | None = None  # excluded lower end
     multiple_of: int | None = None
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # taken besides numbers
+    variables: tuple[str, ...] = ()  # of the environment, besides the one of the setting's own name
 
     def in_words(self, kind: type) -> str:
         """What works, for error messages and the docs."""
@@ -24,7 +26,7 @@ class Limits:
             return "true or false"
         if kind not in (int, float):
             return "a path" if kind is Path else "text"
-        words = "a whole number" if kind is int else "a number"
+        words = "".join(f"{word} or " for word in self.words) + ("a whole number" if kind is int else "a number")
         if self.multiple_of:
             words = f"a multiple of {self.multiple_of}"
         if self.above is not None:
@@ -41,6 +43,8 @@ class Limits:
         """Whether a value of the right type lies within the limits."""
         if self.choices:
             return value in self.choices
+        if value in self.words:
+            return True
         if not isinstance(value, int | float) or isinstance(value, bool):
             return True
         return (

@@ -4,9 +4,7 @@ The only file that reads the environment. Knows no part that uses a setting.
 """
 
 import dataclasses
-import difflib
 import os
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -16,6 +14,7 @@ from typing import Any
 
 from strata.errors import SettingsError
 from strata.limits import Limits, convert
+from strata.settings_sources import file_of, find_variable, nearest, read_settings_file
 
 PREFIX = "STRATA_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -36,6 +35,16 @@ class EngineSettings:
         "auto",
         "what computes: the CPU, a GPU through CUDA, or the GPU if there is one that the model fits on (auto)",
         choices=("auto", "cpu", "cuda"),
+    )
+    devices: str | None = setting(
+        None,
+        "devices of the model's stages in order, such as cuda:0,cuda:1 (cpu is a slow one); not given: one, or every "
+        "card if layer_split is set",
+    )
+    layer_split: str | None = setting(
+        None,
+        "first layers of all stages but the first, such as 13,30; auto tries every split and takes the one whose cards "
+        "hold most of the experts; not given: auto if devices are several",
     )
     threads: int | None = setting(
         None,
@@ -107,14 +116,41 @@ class EngineSettings:
     )
     max_gap_ms: float = setting(
         100.0,
-        "longest pause of a running reply in milliseconds while others' prompts are read; 64 rows are read at least",
+        "longest pause of a running reply in milliseconds while others' prompts are read, in the read mode layers; a "
+        "layer is read at least",
         minimum=1,
+    )
+    read_mode: str | None = setting(
+        None,
+        "where running replies get windows while a prompt is read: between its chunks (whole; with groups on several "
+        "stages behind all of it), behind pieces of some chunks (pieces), or between any two layers (layers); not "
+        "given: pieces if piped_read_piece is set, otherwise layers",
+        choices=("whole", "pieces", "layers"),
+    )
+    piped_read_piece: int | None = setting(
+        None, "tokens of a piece in the read mode pieces, rounded up to 1 to 32 whole chunks", minimum=1
     )
     decode_share: float | None = setting(
         None,
-        "seconds of decoding that running replies get for each second of reading; not given: by max_gap_ms alone",
-        above=0,
+        "seconds of decoding that running replies get for each second of reading; not given: 0.5 in the read modes "
+        "whole and pieces, in layers by max_gap_ms alone",
+        minimum=0,
         maximum=100,
+        variables=("STRATA_BATCH_DECODE_SHARE",),
+    )
+    piped_decode_min_ms: float | None = setting(
+        None, "least milliseconds of decoding behind a piece; not given: no bound", minimum=0
+    )
+    piped_decode_max_ms: float | None = setting(
+        None, "most milliseconds of decoding behind a piece; not given: no bound", minimum=0
+    )
+    groups: int | str = setting(
+        "auto",
+        "groups of slots whose windows run one beside the other, each on another stage or while the CPU computes "
+        "experts of the others; auto: as many as there is work for",
+        minimum=1,
+        maximum=32,
+        words=("auto",),
     )
     turn_state: str = setting(
         "kept",
@@ -126,6 +162,13 @@ class EngineSettings:
         None,
         "GiB of main memory for checkpoints of conversations, behind which other prompts go on, beside the last one of "
         "each slot; not given: seven for each slot, but at most a 32nd of what may be used",
+        minimum=0,
+        maximum=4096,
+    )
+    parked_gib: float | None = setting(
+        None,
+        "GiB of main memory for conversations whose slots others get, which go on from there instead of being read "
+        "again; 0: none; not given: a part of what is left, up to 8",
         minimum=0,
         maximum=4096,
     )
@@ -182,14 +225,51 @@ class EngineSettings:
     kernel_cache: str | None = setting(
         None, "folder of kernels that were compiled for this PC's card; not given: strata/kernels in the user's cache"
     )
+    stages: bool = setting(
+        False, "of the processes that torchrun started compute one stage of the model each; the first answers clients"
+    )
     verify_profile: bool = setting(
         False, "time every step of every layer on a card, without graphs, and print a table of them at the end"
     )
+
+    def __post_init__(self) -> None:
+        """Refuse settings that do not go together. Raises SettingsError."""
+        least, most = self.piped_decode_min_ms, self.piped_decode_max_ms
+        if least is not None and most is not None and least > most:
+            raise SettingsError(
+                f"piped_decode_min_ms is {least:g} and piped_decode_max_ms {most:g}: the least must not be above the "
+                "most"
+            )
+        if self.read_mode == "pieces" and self.piped_read_piece is None:
+            raise SettingsError(
+                "read_mode is pieces and piped_read_piece is not set: give it the tokens of a piece, such as 16384"
+            )
+        if self.slots is not None:
+            self.groups_of(self.slots, usual=1)
 
     @property
     def cpu_chunk_rows(self) -> int:
         """Rows that pass a model on the CPU together."""
         return self.chunk_rows or CPU_CHUNK_ROWS
+
+    def groups_of(self, slots: int, usual: int) -> int:
+        """Groups of so many slots; where nobody said, `usual` of them or as many as there are slots.
+
+        With `kv_resident` there is one. Raises SettingsError if that does not do, or if there are more than slots.
+        """
+        if isinstance(self.groups, str):
+            return 1 if self.kv_resident else min(usual, slots)
+        if self.groups > 1 and self.kv_resident:
+            raise SettingsError(
+                f"groups is {self.groups} and kv_resident {self.kv_resident:,}: windows of a group would bring blocks "
+                "to the card in place of those that another group is reading, so give 1 group or kv_resident 0"
+            )
+        if self.groups > slots:
+            raise SettingsError(
+                f"groups is {self.groups} and there are {slots} slots: a group needs a slot of its own, so give at "
+                f"most {slots} groups or more slots"
+            )
+        return self.groups
 
 
 @dataclass(frozen=True)
@@ -271,20 +351,21 @@ def resolve(
     """
     environment = os.environ if environment is None else environment
     flags = {name: value for name, value in (flags or {}).items() if value is not None}
-    in_file = _read_file(file, environment)
-    known = {name for section in SECTIONS.values() for name in _fields(section)}
+    names_of = {section_name: set(_fields(section)) for section_name, section in SECTIONS.items()}
+    in_file = read_settings_file(*file_of(file, environment.get(CONFIG_VARIABLE), environment), names_of)
+    known = {name for names in names_of.values() for name in names}
     for name in flags:
         if name not in known:
-            raise SettingsError(f"unknown setting {name}{_nearest(name, known)}")
+            raise SettingsError(f"unknown setting {name}{nearest(name, known)}")
     sections = {}
     said: set[str] = set()
     for section_name, section in SECTIONS.items():
         values = {}
         for name, (kind, limits) in _fields(section).items():
-            variable = PREFIX + name.upper()
+            variable = find_variable(name, variables_of(name, limits), environment, may_be_empty=name in _MAY_BE_EMPTY)
             if name in flags:
                 values[name] = check(name, flags[name], kind, limits, f"--{name.replace('_', '-')}")
-            elif environment.get(variable, "") != "" or (name in _MAY_BE_EMPTY and variable in environment):
+            elif variable is not None:
                 values[name] = check(name, environment[variable], kind, limits, variable)
             elif name in in_file.get(section_name, {}):
                 values[name] = check(name, in_file[section_name][name], kind, limits, "the settings file")
@@ -308,6 +389,11 @@ def profiles_folder(environment: Mapping[str, str] | None = None) -> Path:
     return _user_cache(environment) / "profiles"
 
 
+def torchrun_variables() -> Mapping[str, str]:
+    """What torchrun tells the processes that it starts, and whatever else the environment has."""
+    return os.environ
+
+
 def named_cards() -> str | None:
     """Which cards the environment shows to CUDA (CUDA_VISIBLE_DEVICES), None if it leaves that open."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -320,39 +406,20 @@ def is_debugging() -> bool:
 
 def check(name: str, value: Any, kind: type, limits: Limits, origin: str) -> Any:
     """A value turned into the setting's type and held against its limits."""
-    converted = convert(value, kind)
+    converted = value if value in limits.words else convert(value, kind)
     if converted is None or not limits.allow(converted):
         raise SettingsError(f"setting {name}: {value!r} (from {origin}) does not work; {limits.in_words(kind)} does")
     return converted
 
 
-def as_markdown() -> str:
-    """docs/settings.md: one table a section. A test holds the file against this."""
-    lines = [
-        "# Settings",
-        "",
-        "Written by `make settings` from `src/strata/settings.py`; edit that file, not this one.",
-        "",
-        "A flag wins over the environment, the environment over the settings file, the file over the default.",
-        f"The settings file is TOML with one table a section; `{CONFIG_VARIABLE}` names it, otherwise",
-        "`strata/settings.toml` in the user's configuration folder is read if it is there.",
-        f"`{DEBUG_VARIABLE}=1` shows the traceback of an error.",
-    ]
-    for section_name, section in SECTIONS.items():
-        lines += ["", f"## [{section_name}]", "", (section.__doc__ or "").splitlines()[0], ""]
-        lines += ["| setting | default | takes | what it does | flag, variable |", "|---|---|---|---|---|"]
-        for field in fields(section):
-            kind, limits = _fields(section)[field.name]
-            default = "" if field.default is None else f"`{field.default}`"
-            flag = ("no-" if field.default is True else "") + field.name.replace("_", "-")
-            names = f"`--{flag}`, `{PREFIX}{field.name.upper()}`"
-            lines.append(f"| `{field.name}` | {default} | {limits.in_words(kind)} | {limits.help} | {names} |")
-    return "\n".join(lines) + "\n"
-
-
 def describe(section: type) -> dict[str, tuple[type, Limits]]:
     """A section's settings by name: their type without None, and their limits. What flags are made from."""
     return dict(_fields(section))
+
+
+def variables_of(name: str, limits: Limits) -> tuple[str, ...]:
+    """The environment's variables for a setting, its own first."""
+    return PREFIX + name.upper(), *limits.variables
 
 
 def _user_cache(environment: Mapping[str, str] | None) -> Path:
@@ -370,32 +437,3 @@ def _without_none(hint: Any) -> type:
     if isinstance(hint, types.UnionType):
         return next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     return hint
-
-
-def _read_file(file: Path | None, environment: Mapping[str, str]) -> dict[str, Any]:
-    asked = file or (Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None)
-    base = environment.get("XDG_CONFIG_HOME") or (environment["HOME"] + "/.config" if "HOME" in environment else "")
-    path = asked or (Path(base) / "strata" / "settings.toml" if base else None)
-    if path is None:
-        return {}
-    try:
-        if asked is None and not path.is_file():
-            return {}
-        content = tomllib.loads(path.read_text("utf-8"))
-    except OSError as reason:
-        raise SettingsError(f"the settings file {path} cannot be read: {reason.strerror}") from reason
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
-        raise SettingsError(f"the settings file {path} is not TOML: {reason}") from reason
-    for section_name, values in content.items():
-        if section_name not in SECTIONS or not isinstance(values, dict):
-            raise SettingsError(f"{path}: unknown section {section_name}; there are {', '.join(SECTIONS)}")
-        for name in values:
-            names = set(_fields(SECTIONS[section_name]))
-            if name not in names:
-                raise SettingsError(f"{path}: unknown setting {name} in [{section_name}]{_nearest(name, names)}")
-    return content
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
