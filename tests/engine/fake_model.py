@@ -62,6 +62,7 @@ class FakeModel:
     experts_per_row = 3
     reads_as_windows = False
     keeps_marks = False
+    reads_runs = False
     chunk_rows = None
     most_window_rows = None
     pages_counted: ClassVar[dict[str, int]] = {}

@@ -133,3 +133,26 @@ def read_through(engine: TokenEngine, step: Read) -> SlotResult:
     while (result := engine.run(step)[-1]).is_under_way:
         pass
     return result
+
+
+def test_points_that_a_read_has_not_come_to_keep_their_room_until_it_has_taken_them() -> None:
+    """One that was granted a lent point gives it back when it ends, if another one passed that wanted it."""
+    slots = Slots(PointBudget(8, 3))
+    slots.read(0, [], 1)
+    assert slots.keeper.begin_read(slots.slots, 0, [64, 128, 192, 256]) == (64, 128, 192, 256)
+    assert slots.read(1, [64, 128, 192, 256], 2)[0] == (64, 192, 256)  # it passes meanwhile, as if those were taken
+    for _ in range(4):
+        slots.slots[0].state.tokens += [1] * 64
+        slots.slots[0].add_point()
+    slots.keeper.end_read(slots.slots, 0)
+    assert [len(slots.positions(number)) for number in (0, 1)] == [3, 3]
+    assert slots.read(2, [64, 128], 3)[0] == (64, 128)
+    assert slots.keeper.counts(slots.slots)["kept"] == 8
+
+
+def test_a_read_that_is_given_up_keeps_no_room() -> None:
+    slots = Slots(PointBudget(6, 2))
+    slots.read(0, [], 1)
+    slots.keeper.begin_read(slots.slots, 0, [64, 128, 192])
+    slots.keeper.end_read(slots.slots, 0)
+    assert slots.read(1, [64, 128, 192], 2)[0] == (64, 128, 192)

@@ -4,11 +4,11 @@ Slots hold token ids; every step is checked against them: what is continued is t
 are cut on the grid, windows run for replies that are under way. What a reply says depends on its request alone.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from strata.engine.request import TokenRequest
-from strata.engine.steps import Abandon, Open, Preparation, Read, SlotResult, Step, Window
+from strata.engine.steps import Abandon, Open, ParkingSpace, Preparation, Read, SlotResult, Step, Window
 from strata.errors import RequestError
 from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
@@ -51,15 +51,26 @@ class SimulatedSlot:
 class SimulatedEngine:
     """See `StepEngine`. `now` is its clock."""
 
+    parking = ParkingSpace()
     reads_as_windows = False
 
-    def __init__(self, costs: Costs | None = None) -> None:
+    layers = LAYERS
+
+    def __init__(self, costs: Costs | None = None, groups: int = 1, run_chunks: int | None = None) -> None:
+        """run_chunks: rows of a chunk, of an engine that reads many of them in one call."""
         self.costs = costs or Costs()
+        self.groups, self.run_chunks = groups, run_chunks
         self.now = 0.0
         self.steps: list[Step] = []
         self.slots: dict[int, SimulatedSlot] = {}
         self.preparations: dict[int, Preparation] = {}  # by the first token of a prompt
         self.fails_at: int | None = None  # a token in a prompt that cannot be read
+        self.parked: dict[int, int] = {}  # rows of what lies in a place, whose tokens `slots` has
+        self.refuses_parking: Callable[[], bool] = lambda: False
+
+    @property
+    def reads_runs(self) -> bool:
+        return self.run_chunks is not None
 
     def clock(self) -> float:
         return self.now
@@ -97,7 +108,7 @@ class SimulatedEngine:
     def run(self, step: Step) -> tuple[SlotResult, ...]:
         self.steps.append(step)
         if isinstance(step, Window):
-            assert 0 < sum(1 + most for most in step.most_drafts.values()) <= 32
+            self._check_groups(step)
             self.now += self.costs.window + self.costs.window_row * len(step.most_drafts)
             return tuple(self._decode(number) for number in step.most_drafts)
         if isinstance(step, Abandon):
@@ -105,7 +116,39 @@ class SimulatedEngine:
             return ()
         return (self._open(step) if isinstance(step, Open) else self._read(step),)
 
+    def _check_groups(self, step: Window) -> None:
+        assert step.groups.keys() == (step.most_drafts.keys() if self.groups > 1 else set())
+        rows = [0] * self.groups
+        for slot, most in step.most_drafts.items():
+            rows[step.groups.get(slot, 0)] += 1 + most
+        assert sum(rows) > 0 and max(rows) <= 32
+
+    def _park(self, step: Open) -> bool:
+        """Drop what gives way, and park what the slot holds unless this engine has no room just now."""
+        for place in step.dropped:
+            if place != step.source:
+                del self.slots[place], self.parked[place]
+        if step.park is None:
+            return False
+        slot, rows, place = self.slots[step.slot], len(step.park.tokens), step.park.place
+        assert slot.piece is None and list(step.park.tokens) == slot.tokens[:rows], "what is parked is another text"
+        assert rows in slot.points or (slot.reply_start is not None and slot.reply_start < rows <= len(slot.tokens))
+        assert place not in self.slots, "something lies there"
+        if self.refuses_parking():
+            return False
+        self.parked[place] = rows
+        assert sum(map(self.parking.size, self.parked.values())) <= self.parking.limit
+        points = [point for point in slot.points if point <= rows]
+        self.slots[place] = replace(slot, tokens=slot.tokens[:rows], points=points, passing=None, reply_start=None)
+        return True
+
     def _open(self, step: Open) -> SlotResult:
+        is_parked = self._park(step)
+        if step.park is not None and step.source == step.park.place and not is_parked:
+            step = replace(step, source=step.slot)
+        return replace(self._opened(step), is_parked=is_parked)
+
+    def _opened(self, step: Open) -> SlotResult:
         prompt = list(step.request.prompt)
         assert step.position < len(prompt)
         points: list[int] = []
@@ -113,13 +156,18 @@ class SimulatedEngine:
             source = self.slots[step.source]
             assert source.tokens[: step.position] == prompt[: step.position], "what is continued is another text"
             in_reply = source.reply_start is not None and source.reply_start < step.position <= len(source.tokens)
+            in_reply = in_reply or step.position == self.parked.get(step.source)
             assert step.position in source.points or in_reply, "there is no way back to that place"
             points = [point for point in source.points if point <= step.position]
             if step.position not in points:
                 points.append(step.position)
         else:
             assert step.position == 0
-        assert all(slot.piece is None for slot in self.slots.values()), "a read is given up or goes on"
+        if step.source in step.dropped:
+            assert step.source is not None
+            del self.slots[step.source], self.parked[step.source]
+        held = self.slots.get(step.slot)
+        assert held is None or held.piece is None, "a read is given up before its slot is another's"
         self.slots[step.slot] = SimulatedSlot(prompt[: step.position], points, request=step.request)
         return SlotResult(step.slot, points=tuple(points))
 
@@ -130,24 +178,29 @@ class SimulatedEngine:
         assert begin < step.stop <= len(prompt)
         assert step.stop % 64 == 0 or step.stop == len(prompt), "a cut off the grid changes bits"
         assert slot.piece in (None, step), "what was begun is gone on with"
-        rows = step.stop - begin
-        whole = self.costs.read + rows * (self.costs.row + self.costs.row_per_position * step.stop)
-        self.now += whole / LAYERS
+        stop = step.stop if self.run_chunks is None else min(step.stop, (begin + self.run_chunks) // 64 * 64)
+        whole = self.costs.read + (stop - begin) * (self.costs.row + self.costs.row_per_position * stop)
+        self.now += whole / self.layers
         slot.piece, slot.layers = step, slot.layers + 1
-        if slot.layers < LAYERS:
+        if slot.layers < self.layers:
             return SlotResult(step.slot, is_under_way=True, points=tuple(slot.points))
-        slot.piece, slot.layers = None, 0
-        if self.fails_at in prompt[begin : step.stop]:
+        slot.layers = 0
+        if self.fails_at in prompt[begin:stop]:
             del self.slots[step.slot]
             return SlotResult(step.slot, error="the numbers are not finite")
-        slot.tokens += prompt[begin : step.stop]
-        assert all(begin < point <= step.stop and point % 64 == 0 for point in step.points)
-        wanted = [*step.points, *([step.stop] if step.stop < len(prompt) else [])]
+        slot.tokens += prompt[begin:stop]
+        points = [point for point in step.points if point > begin]
+        assert len(points) == len(step.points) or self.reads_runs
+        assert all(point <= step.stop and point % 64 == 0 for point in points)
+        wanted = [*(point for point in points if point <= stop), *([stop] if stop < len(prompt) else [])]
         if wanted and slot.passing is not None:
             slot.points.remove(slot.passing)
         slot.points += sorted(set(wanted))
-        slot.passing = None if step.stop in step.points or not wanted else step.stop
-        if step.stop < len(prompt):
+        slot.passing = None if stop in step.points or not wanted else stop
+        if stop < step.stop:
+            return SlotResult(step.slot, is_under_way=True, read_rows=stop, points=tuple(slot.points))
+        slot.piece = None
+        if stop < len(prompt):
             return SlotResult(step.slot, points=tuple(slot.points))
         slot.reply_start = step.stop
         return self._drawn(step.slot, slot)

@@ -68,7 +68,7 @@ class Card:
 
     def step(self) -> None:
         layer = self.at[0]
-        if not self.pace.wait_for_room(self.place, self.copying):
+        if not self.pace.until(lambda: self.pace.has_room(self.place, self.copying)):
             return
         while not self.is_through and self.at[0] == layer:
             self._launch()

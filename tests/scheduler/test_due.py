@@ -1,16 +1,19 @@
 """What runs next, for views placed by hand."""
 
+from typing import Any
+
 import pytest
 
 from strata.engine.steps import Read, Window
-from strata.scheduler.due import Limits, Pace, Reading, Stream, View, next_step
+from strata.scheduler.due import Limits, Pace, Reading, Stream, View, foreseen_gap, next_step
 from strata.scheduler.places import points_wanted
+from strata.scheduler.read_modes import ReadRule
 from strata.settings import EngineSettings
 
 LIMITS = Limits(slots=4, chunk_rows=512, max_gap=0.1)
 
 
-def view(reading: Reading | None, last_tokens: tuple[float, ...] = (), now: float = 10.0, **pace: float) -> View:
+def view(reading: Reading | None, last_tokens: tuple[float, ...] = (), now: float = 10.0, **pace: Any) -> View:
     streams = [Stream(slot, last) for slot, last in enumerate(last_tokens, start=1)]
     return View(now, reading, streams, Pace(**pace))
 
@@ -94,6 +97,29 @@ def test_pace_learns_and_owes() -> None:
     assert pace.owed_seconds == -0.2  # no more than a window ahead
 
 
+def test_what_gaps_were_late_is_set_aside_for_the_next_ones() -> None:
+    """A gap of 107 ms was foreseen as one of 99: from then on windows come 8 ms earlier; that is forgotten slowly."""
+    pace = Pace(step_seconds=0.01, window_seconds=0.01)
+    reading, running = Reading(0, 0, 5000, Read(0, 512)), [Stream(1, 10.0)]
+
+    def is_due(since: float) -> bool:
+        return isinstance(next_step(View(10.0 + since, reading, running, pace), Limits(2)), Window)
+
+    assert not is_due(0.079)
+    pace.foreseen_gap = foreseen_gap(View(10.079, reading, running, pace), Limits(2))
+    pace.note_gap(0.107, max_gap=0.1)
+    assert pace.late_seconds == pytest.approx(0.008)
+    assert is_due(0.079) and not is_due(0.0715)
+    pace.note_gap(0.3, max_gap=0.1)
+    assert pace.late_seconds == pytest.approx(0.008), "no step of a read was preferred meanwhile"
+    pace.foreseen_gap = 0.09
+    pace.note_gap(0.09, max_gap=0.1)
+    assert 0.0075 < pace.late_seconds < 0.008
+    pace.foreseen_gap = 0.09
+    pace.note_gap(5.0, max_gap=0.1)
+    assert pace.late_seconds == pytest.approx(0.025), "a read still gets time"
+
+
 def test_limits_are_those_of_the_settings() -> None:
     settings = EngineSettings(max_gap_ms=50, decode_share=0.5, drafts=2, turn_state="read")
-    assert Limits.of(settings, 3, 128) == Limits(3, 128, 0.05, 0.5, 2, keep_turns=False)
+    assert Limits.of(settings, 3, 128) == Limits(3, 128, 0.05, ReadRule(decode_share=0.5), 2, keep_turns=False)

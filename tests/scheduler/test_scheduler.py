@@ -5,6 +5,7 @@ from strata.engine.steps import Abandon, Open, Read
 from strata.errors import RequestError
 from strata.scheduler.due import Limits
 from strata.scheduler.scheduler import Scheduler
+from strata.scheduler.step_engine import StepEngine
 from strata.types import FinishReason
 from tests.scheduler.simulated import SimulatedEngine, reply_token, request
 
@@ -13,7 +14,8 @@ PROMPT = tuple(range(1000))
 
 def make(slots: int = 2) -> tuple[Scheduler, SimulatedEngine]:
     engine = SimulatedEngine()
-    return Scheduler(engine, Limits(slots, chunk_rows=256), engine.clock, engine.sleep), engine
+    steps: StepEngine = engine
+    return Scheduler(steps, Limits(slots, chunk_rows=256), engine.clock, engine.sleep), engine
 
 
 def finish(scheduler: Scheduler) -> list[FromEngine]:

@@ -11,6 +11,7 @@ from strata.engine.messages import Drawn, Ended, FromEngine
 from strata.engine.request import TokenRequest
 from strata.engine.steps import Open
 from strata.scheduler.due import Limits
+from strata.scheduler.read_modes import ReadMode, ReadRule
 from strata.scheduler.scheduler import Scheduler
 from strata.types import FinishReason
 from tests.scheduler.simulated import LAYERS, Costs, SimulatedEngine, reply_token, request
@@ -109,8 +110,9 @@ def test_every_request_ends_and_every_slot_comes_back(slots: int, keep_turns: bo
     assert min(reasons[FinishReason.LENGTH], reasons[FinishReason.CANCELLED]) > 25
 
 
-def test_slots_are_given_in_the_order_of_arrival() -> None:
-    world = served_world(1, Limits(4), Costs(), requests=600, between=0.5)
+def test_slots_are_given_in_the_order_of_arrival_where_nobody_may_pass() -> None:
+    uncut = ReadRule(ReadMode.WHOLE, is_piped=True)
+    world = served_world(1, Limits(4, rule=uncut), Costs(), requests=600, between=0.5)
     opened = [step.request for step in world.engine.steps if isinstance(step, Open)]
     arrived = [seen.asked for seen in world.seen.values()]
     places = {id(asked): place for place, asked in enumerate(arrived)}
@@ -141,7 +143,9 @@ def test_a_share_of_windows_is_given_while_others_are_read() -> None:
     """Two replies run while a long prompt joins: they get as much time as the read, though the gap would allow less."""
     for share, least, most in ((1.0, 0.45, 0.6), (0.25, 0.18, 0.3)):
         engine = SimulatedEngine()
-        scheduler = Scheduler(engine, Limits(3, max_gap=10.0, decode_share=share), engine.clock, engine.sleep)
+        scheduler = Scheduler(
+            engine, Limits(3, max_gap=10.0, rule=ReadRule(decode_share=share)), engine.clock, engine.sleep
+        )
         for number in (1, 2):
             scheduler.submit(number, request((number, 2, 3), 100_000))
         while not scheduler.statistics().reply_tokens:

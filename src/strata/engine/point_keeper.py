@@ -4,6 +4,7 @@ Knows slots by number; which points go is decided in `points.py`, where they lie
 """
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 
 from strata.engine.points import Kept, PointBudget, WantedPoint, points_given_up
@@ -23,6 +24,7 @@ class PointKeeper:
         self._budget = budget or PointBudget(DEFAULT_POINTS * DEFAULT_SLOTS, DEFAULT_SLOTS)
         self._dropped = self._hits = self._rows = 0
         self._changed: set[int] = set()  # slots that gave points up
+        self._coming: dict[int, tuple[int, ...]] = {}  # points that were granted to reads under way, by slot
 
     def make_room(self, slots: Mapping[int, Slot], number: int, wanted: Sequence[int]) -> tuple[int, ...]:
         """Room for new points of a slot, at rising positions behind those that it has; the last one is always granted.
@@ -30,14 +32,25 @@ class PointKeeper:
         Points of it and of others are given up for that, or fewer of the wanted ones are granted; returns those that
         are.
         """
-        held: dict[int, list[Kept]] = {each: list(slot.lasting_points) for each, slot in slots.items()}
+        held = {each: self._held(each, slot) for each, slot in slots.items()}
         held[number] += [WantedPoint(position, slots[number].use) for position in wanted]
-        given_up = points_given_up(held, self._budget)
+        parked = [each for each, slot in slots.items() if slot.is_parked]
+        given_up = points_given_up(held, self._budget, parked)
         for each, positions in given_up.items():
             slots[each].give_up(positions)
         self._note_dropped(sum(map(len, given_up.values())))
         self._changed |= given_up.keys()
         return tuple(position for position in wanted if position not in given_up.get(number, ()))
+
+    def begin_read(self, slots: Mapping[int, Slot], number: int, wanted: Sequence[int]) -> tuple[int, ...]:
+        """The same for a read that takes the points as it comes to them: their room is no other read's meanwhile."""
+        granted = self._coming[number] = self.make_room(slots, number, wanted)
+        return granted
+
+    def end_read(self, slots: Mapping[int, Slot], number: int) -> None:
+        """It has taken them, or was given up. If others had to be granted too much beside it, points go now."""
+        if self._coming.pop(number, ()) and number in slots:
+            self.make_room(slots, number, ())
 
     def take_changed(self) -> set[int]:
         """Slots that gave points up since the last call."""
@@ -56,6 +69,12 @@ class PointKeeper:
     def bytes_used(self, slots: Mapping[int, Slot]) -> int:
         """Of all points; one that several slots have counts once."""
         return sum(map(checkpoint_bytes, _distinct(slots)))
+
+    def _held(self, number: int, slot: Slot) -> list[Kept]:
+        """The points of a slot, also those that a read under way has not come to; it cannot give up those."""
+        held: list[Kept] = list(slot.lasting_points)
+        last = held[-1].position if held else 0
+        return held + [WantedPoint(row, sys.maxsize) for row in self._coming.get(number, ()) if row > last]
 
     def _note_dropped(self, count: int) -> None:
         if count and not self._dropped:

@@ -7,9 +7,10 @@ them, shared by all slots:
 
 A slot that has more than it is guaranteed gives up its own, the one with most first, so that a request of a few points
 never costs another conversation one of those it was guaranteed, and none at all while the others keep room for it.
+Parked conversations are guaranteed none: what they have is lent, and they can be gone on with without.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,18 +52,22 @@ class PointBudget:
         return max(1, min(MOST_GUARANTEED, self.points // self.slots))
 
 
-def points_given_up(held: Mapping[int, Sequence[Kept]], budget: PointBudget) -> dict[int, set[int]]:
+def points_given_up(
+    held: Mapping[int, Sequence[Kept]], budget: PointBudget, parked: Collection[int] = ()
+) -> dict[int, set[int]]:
     """Positions to give up, by slot, so that what is held keeps the budget. A point of two slots counts twice.
 
     The last point of a slot always stays: its next prompt parts from this one near its end. The first one, its root,
-    goes only behind all others.
+    goes only behind all others. parked: which of them are no slots.
     """
     left = {slot: list(points) for slot, points in held.items()}
+    least = {slot: 0 if slot in parked else budget.guaranteed for slot in left}
+    empty = budget.guaranteed * (budget.slots - sum(slot not in parked for slot in left))
     given_up: dict[int, set[int]] = {}
-    least = budget.guaranteed
-    while sum(max(least, len(points)) for points in left.values()) + least * (budget.slots - len(left)) > budget.points:
-        slot = max(left, key=lambda each: (len(left[each]), -_last_use(left[each])))
-        if len(left[slot]) <= least:
+    while sum(max(least[slot], len(points)) for slot, points in left.items()) + empty > budget.points:
+        lent = [slot for slot, points in left.items() if len(points) > least[slot]]
+        slot = max(lent, key=lambda each: (len(left[each]), -_last_use(left[each])), default=None)
+        if slot is None:
             break  # more slots than the budget has room for: each keeps its last
         index = _least_worth(left[slot])
         given_up.setdefault(slot, set()).add(left[slot].pop(index).position)
@@ -74,8 +79,8 @@ def _last_use(points: Sequence[Kept]) -> int:
 
 
 def _least_worth(points: Sequence[Kept]) -> int:
-    """Of two and more: the one that was not used for longest; of one request's the one that leaves the smallest gap."""
-    if len(points) == 2:
+    """The one that was not used for longest; of one request's the one that leaves the smallest gap."""
+    if len(points) <= 2:
         return 0
     return min(
         range(1, len(points) - 1),

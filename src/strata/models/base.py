@@ -69,7 +69,9 @@ class Reading(Protocol):
 
     @property
     def checkpoints(self) -> Sequence[Any]:
-        """The state in front of each mark, as `state.checkpoints` takes it; behind `finish`."""
+        """The states at marks that it has passed so far, as `state.checkpoints` takes them; all of them behind
+        `finish`.
+        """
         ...
 
     def advance(self) -> bool:
@@ -109,7 +111,12 @@ class LanguageModel(Protocol):
 
     @property
     def chunk_rows(self) -> int | None:
-        """The most rows of one read; None: as many as one likes."""
+        """The most rows that pass the model together in a read; None: as many as one likes."""
+        ...
+
+    @property
+    def reads_runs(self) -> bool:
+        """Whether a read may be of many chunks, which pass several stages one behind the other."""
         ...
 
     @property
@@ -173,7 +180,8 @@ class LanguageModel(Protocol):
         """The same for one segment, in steps of the caller's.
 
         marks: positions inside the segment, rising multiples of 64, whose states are to be kept as well, of a model
-        that keeps marks. Raises RequestError for rows that cannot be read, ValueError if another read is under way.
+        that keeps marks. Raises RequestError for rows that cannot be read, ValueError beside another read into the
+        same state; a model that does not read in steps of its own may refuse any other one.
         """
         ...
 

@@ -47,6 +47,7 @@ class RowModel(ABC):
     dtype: torch.dtype  # compute dtype
     draft_head: DraftHead | None = None  # the model's own draft layer, if it has one
     keeps_marks = False
+    reads_runs = False
     chunk_rows = None  # of one read: as many rows as the caller likes
     most_window_rows = None
     experts_place = "cpu"

@@ -18,6 +18,8 @@ class Counters:
     windows: int = 0
     drafted: int = 0
     accepted: int = 0
+    runs: int = 0  # of prompts: read with no window in between
+    give_ways: int = 0  # a prompt's read let another one pass
 
     def take(self, result: SlotResult) -> None:
         """Tokens came for one slot."""
@@ -37,6 +39,7 @@ class Counters:
         experts: Mapping[str, int],
         experts_are_rows: bool,
         experts_read: Mapping[str, int],
+        parked: Mapping[str, int],
     ) -> Statistics:
         """With the state of the moment."""
         return Statistics(
@@ -48,6 +51,8 @@ class Counters:
             windows=self.windows,
             drafted_tokens=self.drafted,
             accepted_drafts=self.accepted,
+            read_runs=self.runs,
+            give_ways=self.give_ways,
             waiting=waiting,
             slots=slots,
             memory=dict(memory),
@@ -56,4 +61,5 @@ class Counters:
             experts=dict(experts),
             experts_are_rows=experts_are_rows,
             experts_read=dict(experts_read),
+            parked=dict(parked),
         )

@@ -6,82 +6,26 @@ is one step, so whatever was asked in between - a new request, a cancel - takes 
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from strata.engine.messages import Drawn, Ended, FromEngine, PromptRead, ReadProgress, SlotView, Statistics
 from strata.engine.request import TokenRequest
-from strata.engine.steps import Abandon, Open, Preparation, Read, SlotResult, Step, Window
+from strata.engine.steps import Abandon, Open, Read, SlotResult, Step, Window
 from strata.errors import RequestError
+from strata.scheduler.admission import Admission
+from strata.scheduler.clock import SteadyClock
 from strata.scheduler.counters import Counters
-from strata.scheduler.due import Limits, Pace, Reading, Stream, View, next_step
+from strata.scheduler.due import Limits, Pace, Stream, View, foreseen_gap, next_step
+from strata.scheduler.parked import ParkedBooks
+from strata.scheduler.read_modes import ReadMode
+from strata.scheduler.reads import Reads
 from strata.scheduler.request import Run
-from strata.scheduler.slots import SlotBook, Start, choose_start
-from strata.scheduler.turns import KeptTurns
+from strata.scheduler.slots import SlotBook
+from strata.scheduler.step_engine import StepEngine
 from strata.types import FinishReason, ReadAhead
 
 PREPARING_SECONDS = 0.002  # between two looks at requests that are still being prepared, if there is nothing else
-
-
-class StepEngine(Protocol):
-    """What runs the steps; `engine.engine.TokenEngine` is one."""
-
-    @property
-    def reads_as_windows(self) -> bool:
-        """Whether a read row has the bits of a decoded one."""
-        ...
-
-    @property
-    def experts_are_rows(self) -> bool:
-        """What `experts` counts: see `Statistics`."""
-        ...
-
-    @property
-    def read_ahead(self) -> ReadAhead:
-        """Of the prompt that is being read: what its device has to do."""
-        ...
-
-    @property
-    def waiting_for(self) -> str | None:
-        """What the step under way waits for beside its device, in a sentence. From any thread."""
-        ...
-
-    @property
-    def arrivals(self) -> int:
-        """Experts and rows of tables that came from files so far. From any thread."""
-        ...
-
-    def check(self, request: TokenRequest) -> None:
-        """Raises RequestError for a request that cannot be run."""
-        ...
-
-    def prepare(self, request: TokenRequest) -> Preparation | None:
-        """Start what a checked request needs before it gets a slot. Raises RequestError."""
-        ...
-
-    def run(self, step: Step) -> tuple[SlotResult, ...]:
-        """Do one step. What an open or a read gives its own slot comes last."""
-        ...
-
-    def memory(self) -> Mapping[str, int]:
-        """Bytes by use."""
-        ...
-
-    def checkpoints(self) -> Mapping[str, int]:
-        """What is kept of them and what became of them so far: see `Statistics`."""
-        ...
-
-    def pages(self) -> Mapping[str, int]:
-        """Blocks of keys and values in main memory: see `Statistics`."""
-        ...
-
-    def experts(self) -> Mapping[str, int]:
-        """Routed experts computed so far, by where: see `Statistics`."""
-        ...
-
-    def experts_read(self) -> Mapping[str, int]:
-        """Of those that stay in files: see `Statistics`."""
-        ...
 
 
 class Scheduler:
@@ -95,27 +39,26 @@ class Scheduler:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._engine = engine
-        self._limits = limits
-        self._clock, self._sleep = clock, sleep
-        self._started = clock()
+        self._limits = replace(limits, reads_runs=engine.reads_runs)
+        self._clock, self._sleep = SteadyClock(clock), sleep
+        self._started = self._clock()
         self._slots = [SlotBook(index) for index in range(limits.slots)]
-        self._waiting: deque[Run] = deque()
+        self._parked = ParkedBooks(engine.parking, limits.slots, keep_turns=limits.keep_turns)
+        self._admission = Admission(self._slots, self._parked, keep_turns=limits.keep_turns)
         self._running: dict[int, SlotBook] = {}  # by the request's number
-        self._reading: SlotBook | None = None
-        self._piece: Read | None = None  # of its prompt, some steps of which are done
-        self._abandoned: deque[int] = deque()  # slots with such a piece whose request has ended
+        self._reads = Reads(self._limits)
+        self._abandoned: deque[int] = deque()  # slots in which steps of a prompt are under way whose request has ended
+        self._groups: dict[int, int] = {}  # of the last window's slots
         self._pace = Pace()
+        self._oldest_token = 0.0  # of the running replies, when the last step was decided
         self._ahead = ReadAhead()  # of the prompt's read, when the last step was decided
-        self._turns = KeptTurns()
         self._counters = Counters()
-        self._uses = 0
-        self._floor = 0.0  # rank of the last conversation that gave way
         self._out: list[FromEngine] = []
 
     @property
     def has_work(self) -> bool:
         """Whether a turn would do anything."""
-        return bool(self._out or self._waiting or self._running or self._abandoned)
+        return bool(self._out or len(self._admission) or self._running or self._abandoned)
 
     def submit(self, request_id: int, request: TokenRequest) -> None:
         """Take a request in. One that cannot be served ends at once, as its caller's mistake."""
@@ -126,7 +69,7 @@ class Scheduler:
         except RequestError as mistake:
             self._end(run, FinishReason.ERROR, str(mistake), is_callers_mistake=True)
             return
-        self._waiting.append(run)
+        self._admission.add(run)
 
     def cancel(self, request_id: int, keep_tokens: int | None = None) -> None:
         """End a request in whatever phase it is.
@@ -134,17 +77,15 @@ class Scheduler:
         keep_tokens: tokens of the reply that were handed out; the slot's conversation ends with them. Also taken when
         the reply has just ended by itself; numbers that are unknown by now are ignored.
         """
-        for run in self._waiting:
-            if run.request_id == request_id:
-                self._waiting.remove(run)
-                self._end(run, FinishReason.CANCELLED)
-                return
+        waiting = self._admission.withdraw(request_id)
         slot = self._running.get(request_id)
-        if slot is not None:
+        if waiting is not None:
+            self._end(waiting, FinishReason.CANCELLED)
+        elif slot is not None:
             assert slot.run is not None
             self._end(slot.run, FinishReason.CANCELLED, kept_reply=keep_tokens)
         elif keep_tokens is not None:
-            self._cut_ended(request_id, keep_tokens)
+            self._admission.cut(request_id, keep_tokens)
 
     def turn(self) -> list[FromEngine]:
         """Run the step that is due, if there is one; returns what there is to tell, of this step and of before."""
@@ -153,10 +94,10 @@ class Scheduler:
             began = self._clock()
             results = self._engine.run(step)
             now = self._clock()
-            self._learn(step, results, now - began)
+            self._learn(step, results, now - began, now)
             for result in results:
                 self._commit(result, now)
-        elif not self._out and self._waiting:
+        elif not self._out and len(self._admission):
             self._sleep(PREPARING_SECONDS)
         out, self._out = self._out, []
         return out
@@ -175,7 +116,7 @@ class Scheduler:
         """The counters and the slots now."""
         return self._counters.statistics(
             seconds=self._clock() - self._started,
-            waiting=len(self._waiting),
+            waiting=len(self._admission),
             slots=tuple(map(_view, self._slots)),
             memory=self._engine.memory(),
             checkpoints=self._engine.checkpoints(),
@@ -183,12 +124,14 @@ class Scheduler:
             experts=self._engine.experts(),
             experts_are_rows=self._engine.experts_are_rows,
             experts_read=self._engine.experts_read(),
+            parked=self._parked.counts(),
         )
 
     def _decide(self) -> Step | None:
+        """What ends comes first, then whoever gets a slot, then windows and reads by `next_step`."""
         if self._abandoned:
             return Abandon(self._abandoned.popleft())
-        opening = self._admit() if self._reading is None else None
+        opening = self._admit()
         if opening is not None:
             return opening
         streams = [
@@ -196,71 +139,74 @@ class Scheduler:
             for slot in self._running.values()
             if slot.run is not None and slot.run.last_token is not None
         ]
-        reading = None
-        if self._reading is not None and self._reading.run is not None:
-            run = self._reading.run
-            reading = Reading(self._reading.index, run.read_rows, len(run.request.prompt), self._piece, run.points)
+        reading = self._reads.current
         self._ahead = self._engine.read_ahead if reading is not None and streams else ReadAhead()
-        return next_step(View(self._clock(), reading, streams, self._pace, self._ahead), self._limits)
+        granted = self._reads.grant(bool(streams), self._ahead.queued)
+        if granted is not None:
+            self._pace.owed_seconds = granted
+        seen = None if reading is None else reading.seen()
+        view = View(self._clock(), seen, streams, self._pace, self._ahead, self._groups)
+        step = next_step(view, self._limits)
+        self._oldest_token = min((stream.last_token for stream in streams), default=0.0)
+        if isinstance(step, Read) and streams and self._limits.rule.mode is ReadMode.LAYERS:
+            self._pace.foreseen_gap = foreseen_gap(view, self._limits)
+        return step
 
     def _admit(self) -> Open | None:
-        """Give a slot to the request that waits longest, if there is one of each."""
-        run = next((run for run in self._waiting if run.is_ready), None)
-        if run is None or not any(slot.is_idle for slot in self._slots):
-            return None
-        self._waiting.remove(run)
-        try:
-            prepared = None if run.preparation is None else run.preparation.result()
-        except RequestError as mistake:
-            self._end(run, FinishReason.ERROR, str(mistake), is_callers_mistake=True)
-            return self._admit()
-        start = choose_start(run.request, self._slots, keep_turns=self._limits.keep_turns)
-        source = None if start.source is None else self._slots[start.source]
-        self._note_lost_turn(run, start)
-        run.opened = self._clock()
-        run.read_rows = run.cached = start.position
-        self._reading = self._running[run.request_id] = self._slots[start.slot]
-        if start.source != start.slot:
-            self._floor = max(self._floor, self._reading.rank)
-        self._reading.begin(run, start, source)
-        return Open(start.slot, run.request, start.source, start.position, prepared)
+        """Give a slot to the next request that may have one; a prompt that gave way goes on before that."""
+        self._reads.go_on()
+        while (run := self._admission.take_next(self._reads.current, self._limits.rule)) is not None:
+            try:
+                prepared = None if run.preparation is None else run.preparation.result()
+            except RequestError as mistake:
+                self._end(run, FinishReason.ERROR, str(mistake), is_callers_mistake=True)
+                continue
+            reads_as_windows = self._engine.reads_as_windows
+            opening = self._admission.open(run, prepared, self._clock(), reads_as_windows=reads_as_windows)
+            slot = self._running[run.request_id] = self._slots[opening.slot]
+            self._counters.give_ways += self._reads.current is not None
+            self._reads.begin(slot)
+            return opening
+        return None
 
-    def _note_lost_turn(self, run: Run, start: Start) -> None:
-        if not self._limits.keep_turns or run.request.prompt_logprobs is not None:
-            return
-        kept = self._turns.longest_in(run.request.prompt)
-        if kept > start.position:
-            effect = "gives the same bits as" if self._engine.reads_as_windows else "rounds otherwise than"
-            run.notices += (
-                f"the kept state of this conversation was dropped: tokens {start.position} to {kept} were read again, "
-                f"which {effect} going on from it",
-            )
-
-    def _learn(self, step: Step, results: Sequence[SlotResult], seconds: float) -> None:
+    def _learn(self, step: Step, results: Sequence[SlotResult], seconds: float, now: float) -> None:
         """What a step says of the pace and of how far a prompt is. The last result is its own unless it is a window."""
         self._counters.busy_seconds += seconds
+        if isinstance(step, Abandon):
+            return
         if isinstance(step, Window):
             self._counters.windows += 1
-            self._pace.note_window(seconds, self._ahead.queued, self._limits.decode_share or 0.0)
-            return
-        if isinstance(step, Abandon):
+            self._pace.note_window(seconds, self._ahead.queued, self._limits.rule.step_share)
+            self._pace.note_gap(now - self._oldest_token, self._limits.max_gap)
+            self._reads.note_window()
+            self._groups = dict(step.groups)
             return
         *late, own = results
         self._counters.windows += bool(late)  # one was under way when the step came
         run = self._slots[step.slot].run
         assert run is not None, "a slot that is opened or reads has a request"
         if isinstance(step, Read):
-            self._pace.note_read(seconds, self._limits.decode_share or 0.0)
-            self._piece = step if own.is_under_way else None
-        if own.is_under_way:
+            self._learn_read(step, own, run, seconds)
+        else:
+            self._admission.note_opened(step, own, run)
+            if own.error is None:
+                self._counters.cached_tokens += run.cached
+                self._tell_progress(run)
+
+    def _learn_read(self, step: Read, own: SlotResult, run: Run, seconds: float) -> None:
+        rows = min(self._limits.chunk_rows, step.stop - run.read_rows)
+        self._pace.note_read(seconds, self._limits.rule.step_share, rows)
+        self._counters.runs += self._reads.note_step(step, own.is_under_way, seconds)
+        read_rows = own.read_rows if own.is_under_way else step.stop
+        if read_rows is None or read_rows == run.read_rows:
             return
-        if isinstance(step, Read):
-            rows, run.read_rows = step.stop - run.read_rows, step.stop
-            self._counters.prompt_tokens += rows
-        elif own.error is None:
-            self._counters.cached_tokens += run.cached
+        self._counters.prompt_tokens += read_rows - run.read_rows
+        run.read_rows = read_rows
         if own.error is None:
-            self._out.append(ReadProgress(run.request_id, run.read_rows, len(run.request.prompt), run.cached))
+            self._tell_progress(run)
+
+    def _tell_progress(self, run: Run) -> None:
+        self._out.append(ReadProgress(run.request_id, run.read_rows, len(run.request.prompt), run.cached))
 
     def _commit(self, result: SlotResult, now: float) -> None:
         """Write into the books what a step gave for one slot, and what is to be told of it.
@@ -270,22 +216,22 @@ class Scheduler:
         slot = self._slots[result.slot]
         run = slot.run
         for number, points in result.others.items():
-            self._slots[number].points = points
+            self._admission.note_points(number, points)
         if run is None:
             if result.error is not None:
-                self._uses += 1
-                slot.clear(self._uses)
+                self._admission.lose(slot)
             return
         run.notices += result.notices
         if result.error is not None:
             self._end(run, FinishReason.ERROR, result.error, is_callers_mistake=result.is_callers_mistake)
             return
-        slot.points = result.points
+        if slot.points != result.points:
+            self._admission.note_points(result.slot, result.points)
         if result.prompt_logprobs is not None:
             self._out.append(PromptRead(run.request_id, result.prompt_logprobs))
         if result.draws:
-            if self._reading is slot:
-                self._stop_reading()
+            if run.last_token is None:
+                self._stop_reading(slot)
             run.take(result, now)
             self._counters.take(result)
             self._out.append(Drawn(run.request_id, result.draws, run.usage(now)))
@@ -304,33 +250,22 @@ class Scheduler:
         """The last thing that is told of a request; its slot is free."""
         slot = self._running.pop(run.request_id, None)
         if slot is not None:
-            if self._reading is slot:
-                self._stop_reading()
-            self._uses += 1
+            self._stop_reading(slot)
             if error is not None:
-                slot.clear(self._uses)
+                self._admission.lose(slot)
             else:
-                slot.end(self._uses, kept_reply, self._floor)
-                self._remember(slot)
+                self._admission.release(slot, kept_reply)
         tokens = len(run.reply) if kept_reply is None else min(kept_reply, len(run.reply))
         usage = run.usage(self._clock(), tokens)
         self._out.append(Ended(run.request_id, reason, usage, error, is_callers_mistake, run.notices))
 
-    def _stop_reading(self) -> None:
-        if self._piece is not None and self._reading is not None:
-            self._abandoned.append(self._reading.index)
-        self._reading = self._piece = None
-        self._pace.owed_seconds = 0.0
-
-    def _cut_ended(self, request_id: int, keep_tokens: int) -> None:
-        for slot in self._slots:
-            if slot.is_idle and slot.last_request == request_id:
-                slot.keep_reply(keep_tokens)
-                self._remember(slot)
-
-    def _remember(self, slot: SlotBook) -> None:
-        if slot.turn_end is not None:
-            self._turns.remember(slot.tokens[: slot.turn_end])
+    def _stop_reading(self, slot: SlotBook) -> None:
+        """If its prompt is being read or has given way: it is read, or its request has ended."""
+        current = self._reads.current
+        if current is not None and current.slot is slot:
+            self._pace.owed_seconds = 0.0
+        if self._reads.end(slot):
+            self._abandoned.append(slot.index)
 
 
 def _view(slot: SlotBook) -> SlotView:

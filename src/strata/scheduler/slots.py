@@ -39,6 +39,7 @@ class SlotBook:
     last_request: int | None = None
     prompt_tokens: int = 0  # of that request
     turns: int = 0  # requests that went on with one another here
+    worth: float = 0.0  # what reading it again would cost, in rows
     rank: float = 0.0  # who gives way first
 
     @property
@@ -52,7 +53,8 @@ class SlotBook:
             self.read_only = len(run.request.prompt)
         else:
             self.read_only = min(source.read_only, start.position)
-        self.turns = self.turns + 1 if source is self else 1
+        goes_on = source is not None and (source is self or start.takes_over)
+        self.turns = source.turns + 1 if source is not None and goes_on else 1
         self.run, self.tokens, self.turn_end = run, run.request.prompt, None
         self.last_request, self.prompt_tokens = run.request_id, len(run.request.prompt)
 
@@ -70,7 +72,8 @@ class SlotBook:
             self.tokens = (*run.request.prompt, *run.reply)
             self.keep_reply(len(run.reply) if kept_reply is None else kept_reply)
         of_first = max(LEAST_WEIGHT, min(1.0, len(run.reply) / ASIDE_TOKENS))
-        self.rank = floor + len(self.tokens) * (of_first if self.turns == 1 else GONE_ON_WEIGHT)
+        self.worth = len(self.tokens) * (of_first if self.turns == 1 else GONE_ON_WEIGHT)
+        self.rank = floor + self.worth
 
     def keep_reply(self, kept: int) -> None:
         """Cut the conversation behind `kept` tokens of the last reply. The last of them is not state yet.
@@ -85,7 +88,7 @@ class SlotBook:
         """Its state is gone."""
         self.run, self.tokens, self.points, self.turn_end = None, (), (), None
         self.read_only, self.last_use, self.last_request = 0, use, None
-        self.turns, self.rank = 0, 0.0
+        self.turns, self.worth, self.rank = 0, 0.0, 0.0
 
     def is_pure(self, position: int) -> bool:
         """Whether reading on behind `position` gives the bits of a fresh read."""
@@ -99,25 +102,40 @@ class Start:
     slot: int
     source: int | None = None
     position: int = 0
+    takes_over: bool = False  # the source is a parked conversation that moves into the slot
+    cuts_short: bool = False  # it is the slot's own conversation, of which little would be left
+
+    @property
+    def displaces(self) -> bool:
+        """Whether what the slot holds is lost unless it is parked."""
+        return self.source != self.slot or self.cuts_short
 
 
-def choose_start(request: TokenRequest, slots: Sequence[SlotBook], *, keep_turns: bool) -> Start:
-    """The longest beginning of the prompt that some slot holds, in place or copied. One slot at least is idle.
+def choose_start(
+    request: TokenRequest, slots: Sequence[SlotBook], parked: Sequence[SlotBook] = (), *, keep_turns: bool
+) -> Start:
+    """The longest beginning of the prompt that a slot or a parked conversation holds. One slot at least is idle.
 
     In place if the prompt goes on from most of what the slot holds, and from more than a system prompt, or if no other
-    slot is idle. Otherwise the slot with the lowest rank gives up what it has. Log-probabilities of a prompt need all
-    of it to be read.
+    slot is idle. Otherwise the slot with the lowest rank gives up what it has, and the beginning is copied there, or
+    moved if it is parked and the prompt goes on with it. Log-probabilities of a prompt need all of it to be read.
     """
     idle = sorted((slot for slot in slots if slot.is_idle), key=lambda slot: (slot.rank, slot.last_use))
-    reuse = {slot.index: reusable_rows(request.prompt, slot, keep_turns=keep_turns) for slot in slots}
-    best = max(slots, key=lambda slot: (reuse[slot.index], slot.is_idle, slot.last_use))
+    reuse = {book.index: reusable_rows(request.prompt, book, keep_turns=keep_turns) for book in (*slots, *parked)}
+    places = {book.index for book in parked}
+    best = max(
+        (*slots, *parked),
+        key=lambda book: (reuse[book.index], book.is_idle, book.index not in places, book.last_use),
+    )
     rows = reuse[best.index]
     if rows == 0 or request.prompt_logprobs is not None:
         return Start(idle[0].index)
     others = [slot for slot in idle if slot is not best]
     goes_on = 2 * rows >= len(best.tokens) and not shares_opening_alone(request, best.tokens, rows)
+    if best.index in places:
+        return Start(idle[0].index, best.index, rows, takes_over=goes_on)
     if best.is_idle and (goes_on or not others):
-        return Start(best.index, best.index, rows)
+        return Start(best.index, best.index, rows, cuts_short=not goes_on)
     return Start(others[0].index, best.index, rows)
 
 
@@ -132,11 +150,13 @@ def shares_opening_alone(request: TokenRequest, tokens: tuple[int, ...], rows: i
 def reusable_rows(prompt: tuple[int, ...], slot: SlotBook, *, keep_turns: bool) -> int:
     """Rows of the slot behind which the prompt may go on; one row at least is left to read."""
     most = min(common_prefix(prompt, slot.tokens), len(prompt) - 1)
+    return max((place for place in kept_places(slot, keep_turns=keep_turns) if place <= most), default=0)
+
+
+def kept_places(slot: SlotBook, *, keep_turns: bool) -> Sequence[int]:
+    """Rows of the slot behind which a prompt that has the same tokens may go on."""
     places = [*slot.points, slot.turn_end] if slot.is_idle and slot.turn_end is not None else slot.points
-    return max(
-        (place for place in places if place <= most and (keep_turns or slot.is_pure(place))),
-        default=0,
-    )
+    return [place for place in places if keep_turns or slot.is_pure(place)]
 
 
 def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
