@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from strata.engine.flights import in_flight
+from strata.engine.local_stage import on_device
 from strata.engine.stage import Stage, Variant
 from strata.errors import EngineError
 from strata.kernels.roads import is_reference_on
@@ -21,10 +22,10 @@ from strata.types import ProgressCallback
 _STAGE_NAME = "preparing windows"
 
 
-def wanted_graphs(buckets: tuple[int, ...]) -> tuple[tuple[Variant, int], ...]:
-    """All that is run of these buckets (rising): every variant of each, but prompts are read in the largest alone."""
-    found = [(variant, bucket) for bucket in buckets for variant in Variant if variant is not Variant.READ]
-    return (*found, (Variant.READ, buckets[-1]))
+def wanted_graphs(stage: Stage) -> tuple[tuple[Variant, int], ...]:
+    """All that is run of a stage's buckets: every variant of each, but prompts are read in the largest alone."""
+    usual = [variant for variant in stage.variants if variant is not Variant.READ]
+    return (*((variant, bucket) for bucket in stage.buckets for variant in usual), (Variant.READ, stage.buckets[-1]))
 
 
 class WindowGraphs:
@@ -54,18 +55,19 @@ def warm_up(stage: Stage, on_progress: ProgressCallback | None = None, steps_beh
 
     steps_behind: what the caller has to do after this, for a progress that tells of both.
     """
-    _forget_rows(stage)
-    wanted = wanted_graphs(stage.buckets)
-    total = len(wanted) + steps_behind
-    for done, (variant, bucket) in enumerate(wanted):
-        _report(on_progress, done, total)
-        with in_flight(stage):
-            stage.run(variant, bucket)
-            stage.wait()  # an error belongs to this bucket
-    if stage.state.pools is not None:
-        stage.state.copy(0, 0, 1)  # as slots are copied later; onto itself
-        stage.wait()
-    _report(on_progress, len(wanted), total)
+    with on_device(stage.device):
+        _forget_rows(stage)
+        wanted = wanted_graphs(stage)
+        total = len(wanted) + steps_behind
+        for done, (variant, bucket) in enumerate(wanted):
+            _report(on_progress, done, total)
+            with in_flight(stage):
+                stage.run(variant, bucket)
+                stage.wait()  # an error belongs to this bucket
+        if stage.state.pools is not None:
+            stage.state.copy(0, 0, 1)  # as slots are copied later; onto itself
+            stage.wait()
+        _report(on_progress, len(wanted), total)
 
 
 def _forget_rows(stage: Stage) -> None:
@@ -79,7 +81,7 @@ def _forget_rows(stage: Stage) -> None:
 def _capture_all(stage: Stage, on_progress: ProgressCallback | None) -> dict[tuple[Variant, int], torch.cuda.CUDAGraph]:
     from strata.kernels.compiled import noting_compilations
 
-    wanted = wanted_graphs(stage.buckets)
+    wanted = wanted_graphs(stage)
     total = 2 * len(wanted)
     warm_up(stage, on_progress, steps_behind=len(wanted))  # a later capture finds every module loaded
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(stage.device)

@@ -6,77 +6,35 @@ the device's current stream in order; nothing waits for it but `to_host`, `wait`
 A window of a bucket, when the device chooses:  set_plan -> window  -> results
 when the host chooses:                          set_rows -> forward -> logits, then set_accepted -> commit
 rows of a prompt:                               set_rows -> read (no logits), the last ones by forward and commit
+
+A stage that has some of a model's layers is a part of a chain (`chain`), which moves streams and tokens between them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import partial
 
 import torch
 
+from strata.engine.chain_stage import Answering
+from strata.engine.hand_off import Crosses, Crossing
+from strata.engine.slot_keeper import StateKeeper
+from strata.engine.stage_programs import Variant, WindowWords, build_variants
+from strata.engine.stage_sizes import MOST_ROWS, ROW_BUCKETS, StageSizes, bucket_of, buckets_for
+from strata.engine.window_words import BucketWords, RowsPart, row_words
 from strata.kernels.attention_rows import AttentionRowsShape, AttentionWork, RotationTables, rotation_table
-from strata.kernels.delta_rows import SegmentLengths
 from strata.kernels.expert_plan.tables import PlannedWork
-from strata.kernels.sampler import accept_rows, begin_window, choose_tokens, choose_unfiltered_tokens
-from strata.kernels.sampler.buffers import ChoiceScratch, ChosenTokens
 from strata.kernels.sampler.plan import PlannedPart, WindowPlan, plan_words
 from strata.kernels.sampler.results import WindowResults
 from strata.kernels.sampler.slots import ReplyStart, SlotVariables, slot_words
 from strata.kernels.window_rows import WindowRows
 from strata.models.device.buffers import Buffers
 from strata.models.device.description import AttentionMixer, DeviceModel, SparseMlp
-from strata.models.device.launches import Launch, Program, Workspace
-from strata.models.device.programs import build_program
+from strata.models.device.launches import Program, Workspace
 from strata.models.device.state import DeviceState
-from strata.quant.cell_codes import CellKind
 
-ROW_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-MOST_ROWS = ROW_BUCKETS[-1]
-
-
-class Variant(Enum):
-    """What is run in one go over a bucket's rows."""
-
-    WINDOW = "window"  # by the plan: rows, layers, head, tokens, which of them stand, commit
-    UNFILTERED_WINDOW = "unfiltered window"  # the same in fewer launches, where no reply has top-k or top-p
-    FORWARD = "forward"  # of given rows: layers, head
-    COMMIT = "commit"  # the accepted rows become state
-    READ = "read"  # of given rows: layers, and all of them become state; no head
-
-
-@dataclass(frozen=True)
-class StageSizes:
-    """How much room a stage has."""
-
-    slots: int
-    context: int  # rows of a slot
-    most_drafts: int = 0  # of a slot in one window
-    kv_kind: CellKind = CellKind.BF16  # of keys and values
-    kv_resident: int = 0  # cells of a slot that the device keeps while main memory has all; 0: all lie on the device
-
-
-@dataclass(frozen=True)
-class RowsPart:
-    """Consecutive rows of one slot, from its position on."""
-
-    slot: int
-    position: int
-    tokens: Sequence[int]
-
-
-def bucket_of(rows: int) -> int:
-    """The least bucket that holds `rows`. Raises ValueError for more than a window takes."""
-    for bucket in ROW_BUCKETS:
-        if bucket >= rows:
-            return bucket
-    raise ValueError(f"{rows} rows are more than the {MOST_ROWS} of a window")
-
-
-def buckets_for(slots: int, most_drafts: int) -> tuple[int, ...]:
-    """Every bucket that windows of these slots can need, rising; prompts are read in the last one."""
-    most = min(MOST_ROWS, slots * (1 + most_drafts))
-    return tuple(sorted({bucket_of(rows) for rows in range(1, most + 1)} | {MOST_ROWS}))
+__all__ = [
+    "MOST_ROWS", "ROW_BUCKETS", "RowsPart", "Stage", "StageSizes", "Variant", "bucket_of", "buckets_for", "most_rows_of"
+]  # fmt: skip
 
 
 def most_rows_of(model: DeviceModel, state: DeviceState) -> int:
@@ -91,26 +49,36 @@ def most_rows_of(model: DeviceModel, state: DeviceState) -> int:
 class Stage:
     """See the module. Not thread-safe; one bucket runs at a time, because buckets share their buffers."""
 
-    def __init__(self, model: DeviceModel, sizes: StageSizes, buckets: Sequence[int] | None = None) -> None:
-        """Allocates the state and all buffers. `buckets`: None for all that windows of these sizes can need."""
-        self.model = model
-        self.sizes = sizes
-        self.device = model.device
+    def __init__(
+        self,
+        model: DeviceModel,
+        sizes: StageSizes,
+        buckets: Sequence[int] | None = None,
+        beside: "Stage | None" = None,
+    ) -> None:
+        """Allocates the state and all buffers. `buckets`: None for all that windows of these sizes can need.
+
+        beside: a stage over the same layers and sizes. This one has its slots, with their state and what is known of
+        their replies, and buffers of its own: windows of other slots may run on both at once.
+        """
+        self.model: DeviceModel = model
+        self.sizes: StageSizes = sizes
+        self.device: torch.device = model.device
+        if beside is not None:
+            self._require_same(beside)
         self.segments = min(sizes.slots, MOST_ROWS)  # slots that may share a window
         self.buckets = tuple(sorted(buckets or buckets_for(sizes.slots, sizes.most_drafts)))
-        self.state = DeviceState.empty(
-            model.sizes, sizes.slots, sizes.context, sizes.kv_kind, self.device, sizes.kv_resident
-        )
+        self.state: DeviceState = _empty_state(model, sizes) if beside is None else beside.state
         self.most_rows = most_rows_of(model, self.state)  # that may share a window
         if self.most_rows < min(MOST_ROWS, sizes.slots * (1 + sizes.most_drafts)):
             raise ValueError(f"with {sizes.kv_resident} resident cells a slot only {self.most_rows} rows fit a window")
-        self.variables = SlotVariables.empty(sizes.slots, self.device)  # what the device knows of each slot's reply
+        self.variables: SlotVariables = _no_replies(model, sizes) if beside is None else beside.variables
         self.plan = WindowPlan.empty(self.segments, sizes.most_drafts, self.device)
         self.results = WindowResults.empty(self.segments, sizes.most_drafts, self.device)
         self.accepted = torch.zeros(self.segments, dtype=torch.int32, device=self.device)
         self.workspace = Workspace(self.device)
-        self._rotation = rotation_table(model.frequencies, self.state.cells, self.device)
-        self._filtered: set[int] = set()  # slots whose replies have top-k or top-p
+        self.rotation: RotationTables = _rotation(model, self.state) if beside is None else beside.rotation
+        self._filtered: set[int] = set() if beside is None else beside._filtered  # slots with top-k or top-p
         self._buckets: dict[int, _Bucket] = {}
         for rows in reversed(self.buckets):  # the largest first: the others view its buffers
             self._buckets[rows] = self._make_bucket(rows)
@@ -119,6 +87,26 @@ class Stage:
     def vocabulary(self) -> int:
         """Logits of a row."""
         return self.model.vocabulary
+
+    @property
+    def max_position(self) -> int:
+        """Rows that a slot may have."""
+        return min(self.model.max_position, self.sizes.context)
+
+    @property
+    def asked(self) -> Sequence[Answering]:
+        """Who answers windows while they run."""
+        return self.model.asked
+
+    @property
+    def stages(self) -> "tuple[Stage, ...]":
+        """This one: see `WindowStage`."""
+        return (self,)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What can be run: a part of a model has some of them."""
+        return tuple(self._buckets[self.buckets[0]].programs)
 
     def bucket_for(self, rows: int) -> int:
         """The least of this stage's buckets that holds `rows`. Raises ValueError if none does."""
@@ -147,6 +135,20 @@ class Stage:
         """Where windows of a bucket find what is planned of such a layer's experts, where those lie in tiers."""
         return self._buckets[bucket].buffers.planned(mlp)
 
+    def crossing(self, what: Crossing) -> list[torch.Tensor]:
+        """What crosses to another stage, or came from there: the streams behind the layers, or the chosen tokens.
+
+        Raises ValueError for chunks, whose streams are their memory's.
+        """
+        if what.what is Crosses.CHUNK:
+            raise ValueError("the streams of a chunk are not a stage's: its memory gives them")
+        bucket = self._buckets[what.size]
+        return [bucket.buffers.streams] if what.what is Crosses.WINDOW else [bucket.words.chosen]
+
+    def slot_keepers(self) -> list[StateKeeper]:
+        """See `WindowStage`."""
+        return [StateKeeper(self.state)]
+
     def set_plan(self, serial: int, parts: Sequence[PlannedPart]) -> None:
         """Which slots take part in the next window, and their drafts; 1 + drafts rows each must fit the bucket."""
         self._put(plan_words(serial, parts, self.segments, self.sizes.most_drafts), self.plan.words)
@@ -168,8 +170,7 @@ class Stage:
         Raises ValueError if they do not fit the bucket, a slot or its context.
         """
         self._check_parts(bucket, parts)
-        words = _row_words(bucket, self.segments, parts)
-        self._put(words, self._buckets[bucket].words)
+        self._put(row_words(bucket, self.segments, parts), self._buckets[bucket].words.rows)
 
     def set_accepted(self, counts: Sequence[int]) -> None:
         """How many rows of each segment the next commit takes; segments beyond the list take none."""
@@ -213,6 +214,10 @@ class Stage:
         """A copy of a tensor in main memory, when everything launched before has ended."""
         return tensor.to("cpu", copy=True)
 
+    def logits_on_host(self, bucket: int, start: int, stop: int) -> torch.Tensor:
+        """See `WindowStage`: the next window writes over the stage's own."""
+        return self.to_host(self.logits(bucket)[start:stop])
+
     def wait(self) -> None:
         """Until the device has done everything."""
         if self.device.type == "cuda":
@@ -223,41 +228,26 @@ class Stage:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
-    @property
-    def rotation(self) -> RotationTables:
-        """The turns of all positions of a slot."""
-        return self._rotation
+    def _require_same(self, beside: "Stage") -> None:
+        """Raises ValueError for a stage of other layers or sizes, or one whose slots share pools of cells: a window
+        takes places there that another one, which runs at the same time, still reads."""
+        found = [(each.sizes, each.model.sizes, each.device) for each in (self, beside)]
+        if found[0] != found[1]:
+            raise ValueError(
+                f"a stage of {self.sizes} on {self.device} beside one of {beside.sizes} on {beside.device}"
+            )
+        if beside.state.pools is not None:
+            raise ValueError(
+                f"stages whose cells lie in main memory (kv_resident {self.sizes.kv_resident}) have one group"
+            )
 
     def _make_bucket(self, rows: int) -> "_Bucket":
-        words = torch.empty(4 * _room(rows) + 3 * _room(self.segments), dtype=torch.int32, device=self.device)
-        self._put(_row_words(rows, self.segments, ()), words)
-        buffers = Buffers(
-            self.model, self.state, self._rotation, _view_rows(words, rows, self.segments), self.workspace
-        )
-        chosen = ChosenTokens.empty(rows, self.device)
-        return _Bucket(buffers, words, chosen, self._variants(buffers, chosen))
-
-    def _variants(self, buffers: Buffers, chosen: ChosenTokens) -> dict[Variant, Program]:
-        rows, plan, variables = buffers.rows, self.plan, self.variables
-        longest = min(rows.count, 1 + self.sizes.most_drafts)
-        # A reply's only row becomes state, as `accept_rows` does it, unless it has no numbers and the request fails.
-        by_device = build_program(buffers, SegmentLengths(longest, certain=1), self.accepted)
-        by_host = build_program(buffers, SegmentLengths(rows.count), self.accepted)  # who may take none
-        taking_all = build_program(buffers, SegmentLengths(rows.count, certain=rows.count), rows.segment_counts)
-        scratch = ChoiceScratch.empty(rows.count, self.device)
-        begin = _launch("begin", partial(begin_window, plan, variables, rows))
-        choice = (buffers.logits, rows, variables, scratch, chosen)
-        choose = _launch("choose", partial(choose_tokens, *choice))
-        choose_unfiltered = _launch("choose", partial(choose_unfiltered_tokens, *choice))
-        accept = _launch("accept", partial(accept_rows, chosen, rows, plan, variables, self.accepted, self.results))
-        computed = [begin, *by_device.layers, *by_device.head]
-        return {
-            Variant.WINDOW: [*computed, choose, accept, *by_device.commit],
-            Variant.UNFILTERED_WINDOW: [*computed, choose_unfiltered, accept, *by_device.commit],
-            Variant.FORWARD: [*by_host.layers, *by_host.head],
-            Variant.COMMIT: by_host.commit,
-            Variant.READ: [*taking_all.layers, *taking_all.commit],
-        }
+        words = BucketWords.empty(rows, self.segments, self.device)
+        window_rows = words.view_rows(rows, self.segments)
+        buffers = Buffers(self.model, self.state, self.rotation, window_rows, self.workspace)
+        deciding = WindowWords(self.plan, self.variables, self.accepted, self.results)
+        programs = build_variants(buffers, deciding, words.view_chosen(rows), self.sizes.most_drafts)
+        return _Bucket(buffers, words, programs)
 
     def _check_parts(self, bucket: int, parts: Sequence[RowsPart]) -> None:
         rows = sum(len(part.tokens) for part in parts)
@@ -286,46 +276,21 @@ class _Bucket:
     """What belongs to one bucket."""
 
     buffers: Buffers
-    words: torch.Tensor  # int32: all of buffers.rows, so that one copy sets them
-    chosen: ChosenTokens
-    programs: dict[Variant, Program]
+    words: BucketWords
+    programs: Mapping[Variant, Program]
 
 
-def _launch(step: str, run: partial[None]) -> Launch:
-    return Launch(None, "window", step, run)
+def _empty_state(model: DeviceModel, sizes: StageSizes) -> DeviceState:
+    return DeviceState.empty(
+        model.sizes, sizes.slots, sizes.context, sizes.kv_kind, model.device, resident=sizes.kv_resident
+    )
 
 
-def _room(count: int) -> int:
-    """Words that a field takes: it begins at a multiple of 64 bytes, so that every bucket runs the same kernels."""
-    return -(-count // 16) * 16
+def _no_replies(model: DeviceModel, sizes: StageSizes) -> SlotVariables:
+    """What the device knows of each slot's reply."""
+    return SlotVariables.empty(sizes.slots, model.device)
 
 
-def _view_rows(words: torch.Tensor, rows: int, segments: int) -> WindowRows:
-    fields = words.split([_room(rows)] * 4 + [_room(segments)] * 3)
-    tokens, slots, positions, firsts, *by_segment = fields
-    per_row = (field[:rows] for field in (tokens, slots, positions, firsts))
-    return WindowRows(*per_row, *(field[:segments] for field in by_segment))
-
-
-def _row_words(rows: int, segments: int, parts: Sequence[RowsPart]) -> list[int]:
-    """The words of `WindowRows` for these parts, the rest unused."""
-    tokens: list[int] = []
-    slots: list[int] = []
-    positions: list[int] = []
-    firsts: list[int] = []
-    starts: list[int] = []
-    for part in parts:
-        count, start = len(part.tokens), len(tokens)
-        starts.append(start)
-        tokens += part.tokens
-        slots += [part.slot] * count
-        positions += range(part.position, part.position + count)
-        firsts += [start] * count
-    counts = [len(part.tokens) for part in parts]
-    per_row = (tokens, 0), (slots, -1), (positions, 0), (firsts, 0)
-    per_segment = ([part.slot for part in parts], -1), (starts, 0), (counts, 0)
-    words: list[int] = []
-    for fields, room in ((per_row, _room(rows)), (per_segment, _room(segments))):
-        for values, unused in fields:
-            words += [*values, *[unused] * (room - len(values))]
-    return words
+def _rotation(model: DeviceModel, state: DeviceState) -> RotationTables:
+    """The turns of all positions of a slot."""
+    return rotation_table(model.frequencies, state.cells, model.device)

@@ -5,25 +5,38 @@ is read as windows of 32 rows that are all committed: then a read row has the bi
 rows that somebody asked for cross to the host; hidden rows stay.
 """
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from strata.engine.chunk_reading import ChunkReading
+from strata.engine.chain_stage import WindowStage
+from strata.engine.chunk_reads import ChunkReads, PromptReads
 from strata.engine.flights import in_flight
-from strata.engine.read_pace import ReadPace, ReadSteps
-from strata.engine.stage import MOST_ROWS, RowsPart, Stage, Variant
+from strata.engine.group_roads import GroupRoads
+from strata.engine.local_stage import RunStage
+from strata.engine.parked_slot import ParkedSlot
+from strata.engine.read_pace import ReadSteps
+from strata.engine.stage_programs import Variant
+from strata.engine.stage_sizes import MOST_ROWS
 from strata.engine.stage_slots import StageSlot, StageSlots
+from strata.engine.window_words import RowsPart
+from strata.experts.tiers import ExpertTiers
 from strata.models.base import LogitRows, Output, Reading, Segment, WindowResult
 from strata.models.device.reading.chunks import ChunkMemory
 from strata.models.reading import OutputSteps, Steps, run_through
 from strata.models.row_model import check_segment, first_logit_row, require_finite
 from strata.types import ReadAhead
 
-RunStage = Callable[[Variant, int], None]  # launches a variant over a bucket: `Stage.run`, or its captured graphs
+
+@dataclass(frozen=True)
+class GroupStage:
+    """What computes the windows of one group of slots: a stage with all layers, or a chain of them."""
+
+    stage: WindowStage
+    run: RunStage
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,7 @@ class StagePending:
 
     serial: int
     bucket: int
+    group: int
 
 
 class StageModel:
@@ -42,33 +56,45 @@ class StageModel:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: WindowStage,
         run: RunStage,
         config: Any,
         experts_per_row: int,
         chunks: ChunkMemory | None = None,
         steps: ReadSteps | None = None,
+        other_groups: Sequence[GroupStage] = (),
+        other_chunks: Sequence[ChunkMemory] = (),
     ) -> None:
         """`run` launches what the stage has prepared; `config` is the family's; chunks: None to read as windows.
 
-        steps: of a read in chunks.
+        steps: of a read in chunks. other_groups: stages, or chains, beside this one, for windows that run at the same
+        time. other_chunks: of the other stages of a chain, whose first one has `chunks`.
         """
         self.stage = stage
         self.run = run
+        self.groups = (GroupStage(stage, run), *other_groups)  # the first one also runs what has no group
+        self.roads = GroupRoads((each.device for each in stage.stages), len(self.groups))
         self.config = config
         self.experts_per_row = experts_per_row
         self.vocabulary_size = stage.vocabulary
-        self.max_position = min(stage.model.max_position, stage.sizes.context)
+        self.max_position = stage.max_position
         self.slots = StageSlots(stage)
         self.chunks = chunks
-        self._pace = ReadPace.on(stage.device, steps)
-        self._reading: Callable[[], ChunkReading | None] = lambda: None  # begun last, as long as somebody has it
+        self._memories = () if chunks is None else (chunks, *other_chunks)
+        self.reads: PromptReads | None = None
+        if self._memories:
+            self.reads = ChunkReads(stage.stages, self._memories, steps)
         self._serial = 0
 
     @property
     def reads_as_windows(self) -> bool:
         """See `LanguageModel`."""
         return self.chunks is None
+
+    @property
+    def reads_runs(self) -> bool:
+        """See `LanguageModel`."""
+        return len(self._memories) > 1
 
     @property
     def keeps_marks(self) -> bool:
@@ -88,51 +114,62 @@ class StageModel:
     @property
     def pages_counted(self) -> Mapping[str, int]:
         """See `LanguageModel`: what the device told last."""
-        pools = self.stage.state.pools
-        return {} if pools is None else pools.counted()
+        found: Counter[str] = Counter()
+        for stage in self.stage.stages:
+            if stage.state.pools is not None:
+                found.update(stage.state.pools.counted())
+        return found
 
     @property
     def experts_counted(self) -> Mapping[str, int] | None:
         """See `LanguageModel`: of tiers what the device told last; None where every expert has a seat."""
-        tiers = self.stage.model.tiers
-        if tiers is None:
+        if not self._tiers:
             return None
-        counts = tiers.counts()
-        of_windows = {"vram": counts.seats, "pcie": counts.in_place, "cpu": counts.on_cpu}
-        if self.chunks is None:
+        counts = [tiers.counts() for tiers in self._tiers]
+        of_windows = {
+            "vram": sum(each.seats for each in counts),
+            "pcie": sum(each.in_place for each in counts),
+            "cpu": sum(each.on_cpu for each in counts),
+        }
+        if not self._memories:
             return of_windows
-        return of_windows | {"prompt_vram": self.chunks.feed.at_hand, "prompt_pcie": self.chunks.feed.sent}
+        feeds = [memory.feed for memory in self._memories]
+        at_hand, sent = sum(feed.at_hand for feed in feeds), sum(feed.sent for feed in feeds)
+        return of_windows | {"prompt_vram": at_hand, "prompt_pcie": sent}
 
     @property
     def experts_read(self) -> Mapping[str, int]:
         """See `LanguageModel`."""
-        tiers = self.stage.model.tiers
-        return {} if tiers is None or tiers.reads is None else asdict(tiers.reads.counters())
+        found: Counter[str] = Counter()
+        for tiers in self._tiers:
+            if tiers.reads is not None:
+                found.update(asdict(tiers.reads.counters()))
+        return found
 
     @property
     def arrivals(self) -> int:
         """See `LanguageModel`."""
-        tiers, tables = self.stage.model.tiers, self.stage.model.tables
-        experts = 0 if tiers is None or tiers.reads is None else tiers.reads.counters().experts
-        return experts + (0 if tables is None else tables.counts().rows)
+        reads = (tiers.reads.counters().experts for tiers in self._tiers if tiers.reads is not None)
+        tables = (each.model.tables.counts().rows for each in self.stage.stages if each.model.tables is not None)
+        return sum(reads) + sum(tables)
 
     @property
     def waiting_for(self) -> str | None:
         """See `LanguageModel`. Raises EngineError behind a fork, or once the tiers are closed."""
-        told = [words for each in self.stage.model.asked if (words := each.waiting_for()) is not None]
+        asked = (each for group in self.groups for each in group.stage.asked)
+        told = [words for each in asked if (words := each.waiting_for()) is not None]
         return "; ".join(told) or None
 
     @property
     def read_ahead(self) -> ReadAhead:
         """See `LanguageModel`."""
-        reading = self._reading()
-        return self._pace.between_chunks() if reading is None or reading.is_over else reading.ahead
+        return ReadAhead() if self.reads is None else self.reads.read_ahead
 
     def new_state(self) -> StageSlot:
         """See `LanguageModel.new_state`. Raises EngineError if no slot is free."""
         return self.slots.take()
 
-    def release(self, state: StageSlot) -> None:
+    def release(self, state: StageSlot | ParkedSlot) -> None:
         """See `LanguageModel.release`."""
         self.slots.give_back(state)
 
@@ -140,34 +177,42 @@ class StageModel:
         """See `LanguageModel.read`. Returns when the device is done, so that a caller's clock tells what it took."""
         for segment in segments:
             check_segment(segment, self.max_position, self.vocabulary_size)
-        if self.chunks is None:
+        if self.reads is None:
             return _joined([run_through(self._window_steps(segment, logit_rows)) for segment in segments])
-        return _joined([self._read_chunks(self.chunks, segment, logit_rows) for segment in segments])
+        return _joined([self.reads.read(segment, logit_rows) for segment in segments])
 
     def begin_read(
         self, segment: Segment, logit_rows: LogitRows = LogitRows.LAST, marks: Sequence[int] = ()
     ) -> Reading:
         """See `LanguageModel.begin_read`. Raises ValueError for more rows than a chunk has."""
         check_segment(segment, self.max_position, self.vocabulary_size)
-        if self.chunks is None:
+        if self.reads is None:
             assert not marks, "a read in windows keeps no state inside its rows"
             return Steps(self._window_steps(segment, logit_rows))
-        reading = ChunkReading(self.stage, self.chunks, self._pace, segment, logit_rows, marks)
-        self._reading = weakref.ref(reading)
-        return reading
+        return self.reads.begin(segment, logit_rows, marks)
 
-    def window(self, segments: Sequence[Segment]) -> WindowResult:
-        """See `LanguageModel.window`. A window's commits come before the next window or read."""
+    def run_group(self, group: int, variant: Variant, bucket: int) -> None:
+        """Launch a variant over a bucket of a group's stage."""
+        run = self.groups[group].run if group else self.run
+        run(variant, bucket)
+
+    def window(self, segments: Sequence[Segment], group: int = 0) -> WindowResult:
+        """See `LanguageModel.window`. A window's commits come before the next window or read.
+
+        group: whose stage computes it; it goes to the current stream.
+        """
         for segment in segments:
             check_segment(segment, self.max_position, self.vocabulary_size)
         rows = sum(segment.token_ids.shape[0] for segment in segments)
         bucket = self.stage.bucket_for(rows)
-        with in_flight(self.stage):
-            self._set_rows(bucket, [_rows_part(segment, segment.token_ids) for segment in segments])
-            self.run(Variant.FORWARD, bucket)
-            logits = self._logits(bucket, 0, rows)
+        stage = self.groups[group].stage
+        with in_flight(stage):
+            self._set_rows(bucket, [_rows_part(segment, segment.token_ids) for segment in segments], group)
+            self.run_group(group, Variant.FORWARD, bucket)
+            logits = stage.logits_on_host(bucket, 0, rows)
         require_finite(logits, "the window")
-        return WindowResult(segments, Output(logits, torch.empty(rows, 0)), StagePending(self._serial, bucket))
+        pending = StagePending(self._serial, bucket, group)
+        return WindowResult(segments, Output(logits, torch.empty(rows, 0)), pending)
 
     def commit(self, window: WindowResult, accepted_rows: Sequence[int]) -> None:
         """See `LanguageModel.commit`. Raises ValueError if other rows were computed since."""
@@ -178,7 +223,7 @@ class StageModel:
             if not 0 <= accepted <= segment.token_ids.shape[0]:
                 raise ValueError(f"accepted {accepted} of {segment.token_ids.shape[0]} rows")
         if any(accepted_rows):
-            self._commit(pending.bucket, accepted_rows)
+            self._commit(pending.bucket, accepted_rows, pending.group)
         for segment, accepted in zip(window.segments, accepted_rows, strict=True):
             segment.state.position += accepted
 
@@ -198,39 +243,25 @@ class StageModel:
                 else:
                     self.run(Variant.FORWARD, MOST_ROWS)
                     self._commit(MOST_ROWS, [stop - start])
-                    logits.append(self._logits(MOST_ROWS, max(first, start) - start, stop - start))
+                    logits.append(self.stage.logits_on_host(MOST_ROWS, max(first, start) - start, stop - start))
                 self.stage.wait_here()
             segment.state.position += stop - start
         wanted = torch.cat(logits)
         require_finite(wanted, "the prompt")
         return Output(wanted, torch.empty(count, 0))
 
-    def _read_chunks(self, chunks: ChunkMemory, segment: Segment, logit_rows: LogitRows) -> Output:
-        """All rows of a segment, chunk after chunk."""
-        outputs, pieces = [], segment.token_ids.split(chunks.capacity)
-        for number, token_ids in enumerate(pieces, start=1):
-            is_wanted = logit_rows is LogitRows.ALL or number == len(pieces)
-            reading = self.begin_read(Segment(segment.state, token_ids), logit_rows if is_wanted else LogitRows.NONE)
-            try:
-                while not reading.advance():
-                    pass
-                outputs.append(reading.finish())
-            finally:
-                reading.cancel()
-        self.stage.wait_here()
-        return _joined(outputs)
+    @property
+    def _tiers(self) -> Sequence[ExpertTiers]:
+        """Of the stages whose experts lie in tiers."""
+        return [stage.model.tiers for stage in self.stage.stages if stage.model.tiers is not None]
 
-    def _set_rows(self, bucket: int, parts: Sequence[RowsPart]) -> None:
+    def _set_rows(self, bucket: int, parts: Sequence[RowsPart], group: int = 0) -> None:
         self._serial += 1
-        self.stage.set_rows(bucket, parts)
+        self.groups[group].stage.set_rows(bucket, parts)
 
-    def _commit(self, bucket: int, accepted_rows: Sequence[int]) -> None:
-        self.stage.set_accepted(accepted_rows)
-        self.run(Variant.COMMIT, bucket)
-
-    def _logits(self, bucket: int, start: int, stop: int) -> torch.Tensor:
-        """Rows of the logits in memory of their own: the next window writes over the stage's."""
-        return self.stage.logits(bucket)[start:stop].to("cpu", copy=True)
+    def _commit(self, bucket: int, accepted_rows: Sequence[int], group: int = 0) -> None:
+        self.groups[group].stage.set_accepted(accepted_rows)
+        self.run_group(group, Variant.COMMIT, bucket)
 
 
 def _joined(outputs: Sequence[Output]) -> Output:

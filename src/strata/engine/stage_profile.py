@@ -7,8 +7,8 @@ import atexit
 import sys
 
 from strata.engine.graphs import warm_up
+from strata.engine.local_stage import RunStage
 from strata.engine.stage import Stage, Variant
-from strata.engine.stage_model import RunStage
 from strata.engine.step_times import StepTimes, run_timed
 from strata.types import ProgressCallback
 

@@ -4,7 +4,7 @@ Knows the families that run on a device; knows no kernel's arithmetic.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from strata.models.device.description import (
 )
 from strata.models.device.file_tables import FileTables
 from strata.models.device.held import DeviceExperts, DeviceMatrices, DeviceTable, FileTable, join_neighbours
+from strata.models.device.layer_split import LayerSplit
 from strata.models.device.sizes import state_sizes
 from strata.models.mixers.delta_net import DeltaNetMixer
 from strata.models.mixers.indexed_attention import IndexedAttentionMixer
@@ -45,6 +46,15 @@ from strata.models.weights import TableGather
 from strata.quant.packed import PackedMatrix
 
 
+@dataclass(frozen=True)
+class StagePlace:
+    """Where a run of layers is computed, and who has what of it is not there."""
+
+    device: torch.device
+    tiers: ExpertTiers | None = None  # of this run's layers with experts; None: all experts are on the device
+    tables: FileTables | None = None  # of this run's n-gram tables; None: all of them are in memory
+
+
 def describe(
     model: Any, device: torch.device, tiers: ExpertTiers | None = None, tables: FileTables | None = None
 ) -> DeviceModel:
@@ -53,17 +63,36 @@ def describe(
     tiers: of the model's experts, layer by layer, if not all of them are on the device. tables: the n-gram tables that
     stay in files, layer by layer.
     """
-    parts = _Parts(device, tiers, tables)
-    if isinstance(model, Qwen4Exp):
-        return _describe_qwen4_exp(model, parts)
-    if isinstance(model, Decoder):
-        return _describe_decoder(model, parts)
+    layers = require_described(model).layers
+    (whole,) = describe_parts(model, LayerSplit(len(layers)), [StagePlace(device, tiers, tables)])
+    return whole
+
+
+def describe_parts(model: Any, split: LayerSplit, places: Sequence[StagePlace | None]) -> tuple[DeviceModel, ...]:
+    """The same of each run of layers: the first one has the embedding, the last one the head. A place for each.
+
+    What a run has of layers that keep state or have experts is counted from 0 on. None: that run is left out.
+    """
+    found = require_described(model)
+    assert split.layers == len(found.layers), "a split is of this model's layers"
+    runs = [(run, place) for run, place in zip(split.runs, places, strict=True) if place is not None]
+    if isinstance(found, Qwen4Exp):
+        return tuple(_describe_qwen4_exp(found, _Parts(place), run) for run, place in runs)
+    return tuple(_describe_decoder(found, _Parts(place), run) for run, place in runs)
+
+
+def require_described(model: Any) -> Qwen4Exp | Decoder:
+    """The model. Raises ModelError for a family that does not run on a device."""
+    if isinstance(model, Qwen4Exp | Decoder):
+        return model
     raise ModelError(f"models of the class {type(model).__name__} do not run on a GPU yet: use `--device cpu`")
 
 
-def _describe_qwen4_exp(model: Qwen4Exp, parts: "_Parts") -> DeviceModel:
+def _describe_qwen4_exp(model: Qwen4Exp, parts: "_Parts", run: range) -> DeviceModel:
     config = model.config
-    mixers = [layer.mixer for layer in model.layers]
+    layers = model.layers[run.start : run.stop]
+    is_last = run.stop == len(model.layers)
+    mixers = [layer.mixer for layer in layers]
     nets = [mixer.weights for mixer in mixers if isinstance(mixer, DeltaNetMixer)]
     shape = delta_shape(config.delta_net) if nets else None
     vectors = parts.delta_vectors(nets)
@@ -74,14 +103,14 @@ def _describe_qwen4_exp(model: Qwen4Exp, parts: "_Parts") -> DeviceModel:
         vocabulary=config.vocabulary_size,
         max_position=config.max_position,
         eps=config.eps,
-        sizes=state_sizes(config),
+        sizes=state_sizes(config, run),
         frequencies=model.frequencies,
-        embedding=_table(model.embedding),
-        layers=tuple(_qwen4_exp_layer(parts, layer, vectors) for layer in model.layers),
+        embedding=() if run.start else _table(model.embedding),
+        layers=tuple(_qwen4_exp_layer(parts, layer, vectors) for layer in layers),
         delta_shape=shape,
         delta_vectors=vectors,
-        final_read=parts.residual(model.final_residual),
-        head=_matrices(model.head_weight),
+        final_read=parts.residual(model.final_residual) if is_last else None,
+        head=_matrices(model.head_weight) if is_last else None,
         tiers=parts.tiers,
         tables=parts.tables,
     )
@@ -106,9 +135,11 @@ def _qwen4_exp_layer(parts: "_Parts", layer: Qwen4ExpLayer, vectors: DeltaVector
     )
 
 
-def _describe_decoder(model: Decoder, parts: "_Parts") -> DeviceModel:
+def _describe_decoder(model: Decoder, parts: "_Parts", run: range) -> DeviceModel:
     config, weights = model.config, model.weights
-    nets = [layer.mixer for layer in weights.layers if isinstance(layer.mixer, DeltaNetWeights)]
+    layers = model.layers[run.start : run.stop]
+    is_last = run.stop == len(model.layers)
+    nets = [layer.weights.mixer for layer in layers if isinstance(layer.weights.mixer, DeltaNetWeights)]
     shape = delta_shape(config.require_delta_net()) if nets else None
     vectors = parts.delta_vectors(nets)
     return DeviceModel(
@@ -118,14 +149,14 @@ def _describe_decoder(model: Decoder, parts: "_Parts") -> DeviceModel:
         vocabulary=config.vocabulary_size,
         max_position=config.max_position,
         eps=config.eps,
-        sizes=state_sizes(config),
+        sizes=state_sizes(config, run),
         frequencies=model.frequencies,
-        embedding=_table(weights.embedding),
-        layers=tuple(_decoder_layer(parts, layer, vectors) for layer in model.layers),
+        embedding=() if run.start else _table(weights.embedding),
+        layers=tuple(_decoder_layer(parts, layer, vectors) for layer in layers),
         delta_shape=shape,
         delta_vectors=vectors,
-        final_read=ResidualRead(parts.vector(weights.final_norm_scale), None),
-        head=_matrices(weights.head),
+        final_read=ResidualRead(parts.vector(weights.final_norm_scale), None) if is_last else None,
+        head=_matrices(weights.head) if is_last else None,
         tiers=parts.tiers,
     )
 
@@ -148,12 +179,12 @@ def _decoder_layer(parts: "_Parts", layer: DecoderLayer, vectors: DeltaVectors |
 
 
 class _Parts:
-    """Makes the parts of one model's layers, and counts those that keep state or have experts."""
+    """Makes the parts of the layers of one place, and counts those that keep state or have experts."""
 
-    def __init__(self, device: torch.device, tiers: ExpertTiers | None, tables: FileTables | None) -> None:
-        self.device = device
-        self.tiers = tiers
-        self.tables = tables
+    def __init__(self, place: StagePlace) -> None:
+        self.device = place.device
+        self.tiers = place.tiers
+        self.tables = place.tables
         self._counts = {"delta": 0, "attention": 0, "ngram": 0, "sparse": 0, "file table": 0}
 
     def vector(self, values: torch.Tensor) -> torch.Tensor:
@@ -235,7 +266,7 @@ class _Parts:
         if not isinstance(table, FileTable):
             return _only(_table(table), "ngram_embedding")
         assert self.tables is not None
-        return self.tables.asked[self._next("file table")]
+        return self.tables.table(self._next("file table"))
 
     def _scale(self, scale: torch.Tensor | None) -> torch.Tensor | None:
         return None if scale is None else self.vector(scale)

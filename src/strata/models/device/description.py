@@ -3,10 +3,11 @@
 Values only; who makes them of a built model is in `describe.py`, who launches kernels over them in `programs.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from strata.experts.asking import AskingWindows
 from strata.experts.tiers import ExpertTiers, LayerTiers
 from strata.kernels.attention_rows import AttentionLayer
 from strata.kernels.delta_rows import DeltaRowsShape, DeltaVectors
@@ -132,7 +133,7 @@ class DeviceLayer:
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A whole model on one device."""
+    """A model on one device, or the part of it that is one of several stages: a run of its layers."""
 
     device: torch.device
     hidden: int
@@ -140,23 +141,51 @@ class DeviceModel:
     vocabulary: int
     max_position: int
     eps: float
-    sizes: StateSizes
+    sizes: StateSizes  # of these layers
     frequencies: torch.Tensor  # float64 [rotary_dim / 2], in main memory
-    embedding: tuple[PackedMatrix, ...]
+    embedding: tuple[PackedMatrix, ...]  # empty unless the part is the first one
     layers: tuple[DeviceLayer, ...]
     delta_shape: DeltaRowsShape | None
     delta_vectors: DeltaVectors | None  # of all delta-net layers, one after another
-    final_read: ResidualRead
-    head: DeviceMatrices
+    final_read: ResidualRead | None  # None unless it is the last one
+    head: DeviceMatrices | None
     tiers: ExpertTiers | None = None  # of the layers' experts; None: all of them are on the device
     tables: FileTables | None = None  # n-gram tables that stay in files; None: all of them are in memory
+    group: int = 0  # of slots, whose windows ask who answers: see `for_group`
 
     @property
-    def asked(self) -> tuple[ExpertTiers | FileTables, ...]:
-        """Who answers windows while they run."""
-        return tuple(each for each in (self.tiers, self.tables) if each is not None)
+    def is_first(self) -> bool:
+        """Whether rows come as tokens; otherwise as the streams that another part of the model left."""
+        return bool(self.embedding)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it gives logits; otherwise streams for the next part of the model."""
+        return self.final_read is not None
+
+    @property
+    def asked(self) -> tuple[AskingWindows, ...]:
+        """What the group's windows ask while they run: what they are told of beginning and end."""
+        return tuple(each.windows[self.group] for each in (self.tiers, self.tables) if each is not None)
+
+    @property
+    def sparse_layers(self) -> int:
+        """How many have routed experts."""
+        return sum(isinstance(layer.mlp, SparseMlp) for layer in self.layers)
 
     @property
     def stream_width(self) -> int:
         """Values of a row between layers."""
         return self.streams * self.hidden
+
+    def for_group(self, group: int) -> "DeviceModel":
+        """The same for another group of slots, whose windows run beside and ask in mailboxes of their own."""
+        tiers, tables = self.tiers, self.tables
+        layers = list[DeviceLayer]()
+        for layer in self.layers:
+            if tiers is not None and isinstance(layer.mlp, SparseMlp) and layer.mlp.tiers is not None:
+                layer = replace(layer, mlp=replace(layer.mlp, tiers=tiers.layer(layer.mlp.tiers.layer, group)))
+            if tables is not None and layer.ngram is not None and isinstance(layer.ngram.table, AskedTable):
+                layer = replace(layer, ngram=replace(layer.ngram, table=tables.table(layer.ngram.table.index, group)))
+            layers.append(layer)
+        return replace(self, layers=tuple(layers), group=group)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from strata.errors import EngineError
-from strata.experts.asking import AskingWindows, AskingWords
+from strata.experts.asking import Answers, AskingWindows, AskingWords
 from strata.experts.doorbell import ANSWER_LIMIT_S
 from strata.experts.table_service import TableCounters, TableService
 from strata.hardware import read_cpu
@@ -38,7 +38,10 @@ class TableUse:
 
 
 class FileTables:
-    """See the module. Not thread-safe, but for `stop`, and `waiting_for` as long as it is not closed."""
+    """See the module. Not thread-safe, but for `stop`, and `waiting_for` of `windows` as long as it is not closed.
+
+    Each group of slots asks in mailboxes of its own: `windows[group]` is told when its windows are in flight.
+    """
 
     def __init__(
         self,
@@ -47,80 +50,77 @@ class FileTables:
         limit_s: float = ANSWER_LIMIT_S,
         *,
         waits_in_stream: bool = False,
+        groups: int = 1,
     ) -> None:
-        """waits_in_stream: the device's stream waits for rows, instead of a kernel.
+        """waits_in_stream: the device's stream waits for rows, instead of a kernel. groups: of slots.
 
         Raises WeightFileError for files that are not what the model was opened with.
         """
         self.device = device
-        self.asked = tuple(_asked(use, index, device, waits_in_stream) for index, use in enumerate(uses))
+        self._asked = tuple(
+            tuple(_asked(use, index, device, waits_in_stream) for index, use in enumerate(uses)) for _ in range(groups)
+        )
         tables = [use.table for use in uses]
         self.readers = Pool(min(MOST_READERS, read_cpu().usable_cores), keeps_cores=False, spin_us=SPIN_US)
-        self._service = TableService(self.readers, tables, [each.mailbox for each in self.asked], limit_s)
-        boxes = [(each.mailbox, each.state) for each in self.asked]
+        boxes = [(each.mailbox, each.state) for of_group in self._asked for each in of_group]
+        self._service = TableService(self.readers, tables, [mailbox for mailbox, _ in boxes], limit_s)
         name_of = partial(_name_of, tuple(table.name for table in tables))
         words = AskingWords("reading n-gram tables", "the threads that read n-gram tables", name_of)
-        self.windows = AskingWindows(self._service, boxes, words)
+        self._answers = Answers(self._service, words)
+        firsts = range(0, len(boxes), len(uses))
+        self.windows = tuple(
+            AskingWindows(self._answers, dict(enumerate(boxes[first : first + len(uses)], first))) for first in firsts
+        )
 
-    def launched(self, *, is_read: bool = False) -> None:
-        """See `AskingWindows.launched`; reads ask as windows do."""
-        self.windows.launched()
-
-    def landed(self) -> None:
-        """See `AskingWindows.landed`."""
-        self.windows.landed()
-
-    def cut_off(self) -> None:
-        """See `AskingWindows.cut_off`."""
-        self.windows.cut_off()
-
-    def forget(self) -> None:
-        """See `AskingWindows.forget`."""
-        self.windows.forget()
+    def table(self, index: int, group: int = 0) -> AskedTable:
+        """Where a group's launches ask for rows of a table; tables are counted as in `uses`."""
+        return self._asked[group][index]
 
     @contextmanager
     def asked_by_launches(self) -> Iterator[None]:
         """Around launches that may ask and that nobody lands: behind the block they have ended on the device.
 
-        Raises what `landed` raises: then what was computed means nothing.
+        They ask as the first group's windows do. Raises what `AskingWindows.landed` raises: then what was computed
+        means nothing.
         """
-        self.launched(is_read=True)
+        windows = self.windows[0]
+        windows.launched(is_read=True)
         try:
             yield
         except BaseException:
             self._wait()
             with suppress(EngineError):
-                self.cut_off()
+                windows.cut_off()
             raise
         self._wait()
-        self.cut_off()
+        windows.cut_off()
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-
-    def waiting_for(self) -> str | None:
-        """See `AskingWindows.waiting_for`."""
-        return self.windows.waiting_for()
 
     def counts(self) -> TableCounters:
         """What was read so far."""
         return self._service.counters()
 
     def stop(self) -> None:
-        """See `AskingWindows.stop`."""
-        self.windows.stop()
+        """See `Answers.stop`."""
+        self._answers.stop()
 
     def close(self) -> None:
-        """See `AskingWindows.close`."""
-        self.windows.close()
+        """See `Answers.close`."""
+        self._answers.close()
 
 
-def file_tables_of(built: Any, device: torch.device, *, waits_in_stream: bool = False) -> FileTables | None:
-    """Of a built model, layer by layer; None if none of its tables lies in files."""
-    ngrams = [ngram for layer in built.layers if (ngram := getattr(layer, "ngram", None)) is not None]
+def file_tables_of(
+    built: Any, device: torch.device, layers: range | None = None, *, waits_in_stream: bool = False, groups: int = 1
+) -> FileTables | None:
+    """Of a built model, layer by layer, or of a run of its layers; None if none of their tables lies in files."""
+    run = range(len(built.layers)) if layers is None else layers
+    found = built.layers[run.start : run.stop]
+    ngrams = [ngram for layer in found if (ngram := getattr(layer, "ngram", None)) is not None]
     uses = [TableUse(part.table.stored, part.shape.heads) for part in ngrams if isinstance(part.table, FileTable)]
-    return FileTables(uses, device, waits_in_stream=waits_in_stream) if uses else None
+    return FileTables(uses, device, waits_in_stream=waits_in_stream, groups=groups) if uses else None
 
 
 def _name_of(names: Sequence[str], index: int) -> str:

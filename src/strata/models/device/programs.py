@@ -23,8 +23,10 @@ from strata.models.device.walk import Readers, Walk
 class ModelProgram:
     """The launches of one bucket, in the order in which they run."""
 
-    layers: Program  # tokens -> streams; writes cells, certain segments' recurrent state, and what the commit replays
-    head: Program  # streams -> logits; adds the last layer's output, so hidden rows are complete behind it
+    # Tokens, or the streams that another part of the model left -> streams; writes cells, certain segments' recurrent
+    # state, and what the commit replays. The last layer's output is left to the head, unless the part has none.
+    layers: Program
+    head: Program  # streams -> logits; hidden rows are complete behind it; nothing unless the part is the last one
     commit: Program  # the accepted rows become state; behind these layers
 
 
@@ -35,15 +37,19 @@ def build_program(buffers: Buffers, lengths: SegmentLengths, accepted: torch.Ten
     """
     model = buffers.model
     walk = Walk(buffers, lengths)
-    walk.launch("embed", embed_rows, model.embedding, buffers.rows.tokens, buffers.streams, model.streams)
+    if model.is_first:
+        walk.launch("embed", embed_rows, model.embedding, buffers.rows.tokens, buffers.streams, model.streams)
     for layer in model.layers:
         if layer.ngram is not None:
             append_asking(walk, layer.ngram)
     for index, layer in enumerate(model.layers):
         walk.layer, walk.kind = index, layer.kind
         _append_layer(walk, layer)
-    layers, walk.launches = walk.launches, []
     walk.layer, walk.kind = None, "window"
+    if model.final_read is None or model.head is None:
+        walk.finish_streams()
+        return ModelProgram(walk.launches, [], _commit(buffers, lengths, accepted))
+    layers, walk.launches = walk.launches, []
     x = walk.read("head", model.final_read, Readers.of(model.head))
     walk.multiply("head", model.head, x.rows, buffers.logits)
     return ModelProgram(layers, walk.launches, _commit(buffers, lengths, accepted))

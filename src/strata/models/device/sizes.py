@@ -68,15 +68,19 @@ def cells_of(context: int) -> int:
     return -(-context // CELL_ROWS) * CELL_ROWS
 
 
-def state_sizes(config: DeviceConfig) -> StateSizes:
-    """The state of a model of this config."""
+def state_sizes(config: DeviceConfig, layers: range | None = None) -> StateSizes:
+    """The state of a model of this config, or of a run of its layers."""
     if isinstance(config, Qwen4ExpConfig):
         is_attention = config.layer_is_attention
+        run = range(len(is_attention)) if layers is None else layers
         index_dim, ratio = config.indexer.head_dim, config.indexer.ratio
-        ngrams, stream_width = tuple(config.ngrams.values()), config.stream_width
+        ngrams = tuple(shape for layer, shape in config.ngrams.items() if layer in run)
+        stream_width = config.stream_width
     else:
         is_attention = config.layer_is_full_attention
+        run = range(len(is_attention)) if layers is None else layers
         index_dim, ratio, ngrams, stream_width = 0, 1, (), config.hidden_size
+    is_attention = is_attention[run.start : run.stop]
     attention_layers = sum(is_attention)
     sizes = StateSizes(
         attention_layers=attention_layers,

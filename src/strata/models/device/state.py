@@ -59,7 +59,8 @@ class DeviceState:
         device. Raises what `CellPools.empty` raises.
         """
         cells = cells_of(context)
-        pools = CellPools.empty(sizes, slots, cells, resident, kind, device) if resident else None
+        has_pools = resident > 0 and sizes.attention_layers > 0  # a run of a model's layers may have no attention
+        pools = CellPools.empty(sizes, slots, cells, resident, kind, device) if has_pools else None
 
         def room(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.float32, device=device)

@@ -72,6 +72,13 @@ class Walk:
         self.launch(step, add_and_norm, self.buffers.streams, self.addition, scale, model.eps, model.streams, out)
         self.addition = Nothing()
 
+    def finish_streams(self) -> None:
+        """Add what is left to be added to the streams, for whoever takes them next. The op norms them too: in vain."""
+        buffers = self.buffers
+        spare = RowsOut(buffers.take("spare norm", buffers.model.stream_width), None)
+        scale = buffers.model.layers[-1].mlp_read.norm_scale
+        self.norm("hand over: add", scale, spare)
+
     def read(self, part: str, residual: ResidualRead, readers: Readers) -> LayerInput:
         """Add the launches that make a part's input of the streams."""
         if residual.gates is None:

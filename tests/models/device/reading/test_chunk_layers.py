@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -199,14 +199,14 @@ def test_attending_in_pieces_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> 
         for start, count in ((0, 37), (37, 63)):  # the second one is cut at position 64
             steps: list[str] = []
             chunk = memory.begin(ChunkPlace(0, start, count), text[start : start + count])
-            while chunk.coming is not None:
-                steps += [launch.step for launch in chunk.coming.launches]
-                chunk.step(_run)
+            while not chunk.is_through:
+                chunk.step(partial(_run, steps))
             chunk.end()
         assert steps.count("attention: attend") == len(memory.model.layers) * (1 if most == ATTENDED else 2)
         found.append(memory.room.take("streams", 63, memory.model.stream_width).clone())
     assert torch.equal(*found)
 
 
-def _run(launch: Launch) -> None:
+def _run(steps: list[str], launch: Launch) -> None:
+    steps.append(launch.step)
     launch.run()

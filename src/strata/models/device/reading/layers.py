@@ -22,10 +22,10 @@ HEAD_ROWS = 64  # whose logits are there at once
 def layer_legs(walk: ReadWalk, index: int, feed: ExpertFeed) -> Iterator[Leg]:
     """One layer; what a leg launches is launched before the next one is asked for, see `sparse_legs`.
 
-    With the first layer tokens become its streams; with the last one the slot's history is moved on, which no n-gram
-    layer needs as it was any more.
+    With the first layer of a model tokens become its streams; with the last one the slot's history is moved on, which
+    no n-gram layer needs as it was any more.
     """
-    if index == 0:
+    if index == 0 and walk.model.is_first:
         walk.launch("embed", embed_rows, walk.model.embedding, walk.chunk.tokens, walk.streams, walk.model.streams)
     layer = walk.model.layers[index]
     walk.begin_layer(index, layer.kind)
@@ -50,10 +50,15 @@ def layer_legs(walk: ReadWalk, index: int, feed: ExpertFeed) -> Iterator[Leg]:
 
 
 def head_launches(walk: ReadWalk, run: Run) -> list[Launch]:
-    """Logits float32 [run, vocabulary] of at most HEAD_ROWS rows, into `logits_of`; the streams of each only once."""
+    """Logits float32 [run, vocabulary] of at most HEAD_ROWS rows, into `logits_of`; the streams of each only once.
+
+    Of a model's last part.
+    """
+    final_read, head = walk.model.final_read, walk.model.head
+    assert final_read is not None and head is not None, "only the last part of a model has a head"
     walk.layer, walk.kind = None, "chunk"
-    x = walk.read_run("head", walk.model.final_read, run, run_of(walk.addition, run))
-    walk.multiply("head", walk.model.head.parts, x.rows, logits_of(walk, run))
+    x = walk.read_run("head", final_read, run, run_of(walk.addition, run))
+    walk.multiply("head", head.parts, x.rows, logits_of(walk, run))
     return walk.take()
 
 

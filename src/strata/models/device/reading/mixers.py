@@ -23,7 +23,7 @@ from strata.kernels.residual_streams.additions import MixerRows, Nothing
 from strata.kernels.window_rows import WindowRows
 from strata.models.device.description import AttentionMixer, DeltaMixer, NgramLayer
 from strata.models.device.reading.rows import Run
-from strata.models.device.reading.walk import ReadInput, ReadWalk, run_of
+from strata.models.device.reading.walk import NORM_STEP, ReadInput, ReadWalk, run_of
 
 ASK_STEP = "n-grams: ask"  # of whoever reads a table's files
 ATTENDED = 1 << 38  # rows * cells * values of a query that attend together: about 4 ms of an H200
@@ -118,7 +118,7 @@ def append_ngram(walk: ReadWalk, ngram: NgramLayer) -> None:
         query, key, values, normed = room.take("wide", 4, run.count, model.stream_width)
         scale = ngram.query_scale
         walk.launch(
-            "n-grams: add, norm", add_norm, streams, run_of(addition, run), scale, model.eps, model.streams, query
+            f"n-grams: {NORM_STEP}", add_norm, streams, run_of(addition, run), scale, model.eps, model.streams, query
         )  # fmt: skip
         width = ngram.table_width
         found = room.take("n-gram rows", run.count, width)

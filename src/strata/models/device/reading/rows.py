@@ -41,7 +41,7 @@ class ChunkRows:
     slot: int
     position: int
     count: int
-    marks: tuple[int, ...]  # rising rows of the chunk, on the grid of positions: the state in front of each is kept
+    marks: tuple[int, ...]  # rising rows of the chunk, or its end, on the grid of positions: the state there is kept
     words: torch.Tensor  # int32 [FIELDS, capacity]
 
     @classmethod
@@ -62,7 +62,7 @@ class ChunkRows:
     @property
     def runs(self) -> tuple[Run, ...]:
         """All rows, in pieces between the marks."""
-        return tuple(Run(start, stop) for start, stop in pairwise((0, *self.marks, self.count)))
+        return tuple(Run(start, stop) for start, stop in pairwise(sorted({0, *self.marks, self.count})))
 
     @property
     def ngram_runs(self) -> list[Run]:

@@ -22,6 +22,7 @@ from strata.models.device.reading.rows import ChunkRows, Run
 from strata.models.device.state import DeviceState
 from strata.quant.packed import PackedMatrix
 
+NORM_STEP = "add, norm"  # of any part
 GATE_ROWS = 2048  # whose gates are there at once: 42 MB of four streams of 2,560, so that a cache holds most of them
 Arguments = ParamSpec("Arguments")
 
@@ -130,7 +131,7 @@ class ReadWalk:
         streams = self.streams[run.start : run.stop]
         normed = self.room.take("normed", count, model.stream_width, dtype=torch.bfloat16)
         scale = residual.norm_scale
-        self.launch(f"{part}: add, norm", add_norm, streams, addition, scale, model.eps, model.streams, normed)
+        self.launch(f"{part}: {NORM_STEP}", add_norm, streams, addition, scale, model.eps, model.streams, normed)
         if residual.gates is None:
             return ReadInput(normed, None)
         return self._mix(part, residual.gates, normed)
