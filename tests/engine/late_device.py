@@ -5,6 +5,7 @@ same model without a device, `PlainModel`, is what it is held against.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -134,6 +135,7 @@ class LateDevice:
     arrivals = 0
     reads_as_windows = True
     keeps_marks = False
+    reads_runs = False
     chunk_rows = None
     most_window_rows = None
     pages_counted: ClassVar[dict[str, int]] = {}
@@ -211,6 +213,12 @@ class LateDevice:
         for segment, accepted in zip(window.segments, accepted_rows, strict=True):
             segment.state.place.tokens += segment.token_ids[:accepted].tolist()
             segment.state.position += accepted
+
+    def road(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def join(self) -> None:
+        pass
 
     def chooses(self, reply: Reply) -> bool:
         return reply.request.options.seed not in self.host_chooses

@@ -11,7 +11,6 @@ import torch
 from strata.experts.doorbell import DoorbellCounters
 from strata.experts.share import DOORBELL_SECONDS, FixedCosts, Rates
 from strata.experts.tiers import TierCounts
-from strata.kernels.expert_plan.tables import Mailbox, PlanState
 
 BLOB = 2_764_800
 LAYERS = 12
@@ -31,8 +30,7 @@ class MissingMachine:
     tables: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.mailbox = Mailbox.create(1, 1, 32, has_gate=self.waits_in_stream)
-        self.state = PlanState.create("cpu")
+        self.gpu_times = torch.zeros(1, 2, dtype=torch.int64)
         self._random = np.random.default_rng(7)
         self._in_place = self._on_cpu = self._requests = 0
         self._busy_s = 0.0
@@ -46,7 +44,7 @@ class MissingMachine:
                 cpu_s, card_s = self.times(int(misses), in_place)
                 self._requests += 1
                 self._busy_s += (cpu_s - DOORBELL_SECONDS) * self._noisy()
-                self.state.times[0] += round(max(cpu_s if self.waits_in_stream else 0.0, card_s) * self._noisy() * 1e9)
+                self.gpu_times[0, 0] += round(max(cpu_s if self.waits_in_stream else 0.0, card_s) * self._noisy() * 1e9)
 
     def times(self, misses: int, in_place: int) -> tuple[float, float]:
         """Seconds of the CPU and of the card of a layer, which start together."""

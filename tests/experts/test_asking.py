@@ -9,7 +9,7 @@ import torch
 
 from strata.errors import DeviceLostError, EngineError
 from strata.experts import asking
-from strata.experts.asking import AskingWindows, AskingWords
+from strata.experts.asking import Answers, AskingWindows, AskingWords
 from strata.experts.table_service import TableService
 from strata.kernels.expert_plan.tables import RAISED, PlanState
 from strata.native import library
@@ -37,7 +37,8 @@ class Side:
         self.service = TableService(readers, tables, boxes)
         pairs = list(zip(boxes, self.states, strict=True))
         words = AskingWords("reading", "the threads", lambda number: f"table number {number}")
-        self.windows = AskingWindows(self.service, pairs, words)
+        self.answers = Answers(self.service, words)
+        self.windows = AskingWindows(self.answers, dict(enumerate(pairs)))
 
     def ask(self) -> None:
         """A window's two requests, answered."""
@@ -59,7 +60,7 @@ def side(tmp_path: Path) -> Iterator[Side]:
     with Pool(1) as readers:
         made = Side(tmp_path, readers)
         yield made
-        made.windows.close()
+        made.answers.close()
 
 
 def test_the_service_is_awake_while_a_window_is_in_flight(side: Side) -> None:
@@ -106,7 +107,7 @@ def test_what_is_waited_for_is_told_in_words(side: Side) -> None:
 
 def test_behind_a_stop_nobody_goes_on(side: Side) -> None:
     side.windows.launched()
-    side.windows.stop()
+    side.answers.stop()
     assert all(asker.done.value == RAISED for asker in side.askers)
     with pytest.raises(DeviceLostError, match="the threads were stopped"):
         side.windows.landed()
@@ -144,3 +145,44 @@ def test_flags_begin_again_long_before_they_end(side: Side, monkeypatch: pytest.
     assert [int(state.number) for state in side.states] == [0, 0]
     side.ask()
     side.windows.landed()
+
+
+def test_a_groups_failures_are_told_to_its_own_windows_and_an_end_to_all(tmp_path: Path) -> None:
+    """Two groups of one service; each has the first table, and a mailbox of its own for it."""
+    with Pool(1) as readers:
+        table = stored_in(tmp_path, by_name("Q8_0"), 64, (20,))
+        boxes = [mailbox_for(table, 4, 2, has_gate=True) for _ in range(2)]
+        states = [PlanState.create("cpu") for _ in boxes]
+        service = TableService(readers, [table], boxes)
+        answers = Answers(service, AskingWords("reading", "the threads", lambda number: f"table number {number}"))
+        launched = list[tuple[int, bool]]()
+        groups = [
+            AskingWindows(
+                answers,
+                {box: pair},
+                lambda is_read, box=box: launched.append((box, is_read)),  # type: ignore[misc]
+            )
+            for box, pair in enumerate(zip(boxes, states, strict=True))
+        ]
+        for group in groups:
+            group.launched()
+        groups[1].launched(is_read=True)
+        assert launched == [(0, False), (1, False), (1, True)]
+        os.utime(table.pieces[0].file, ns=(0, 0))
+        asker = Asker(boxes[1])
+        asker.ask(IDS, table=0)
+        states[1].number.add_(1)
+        asker.wait()
+        groups[0].landed()
+        assert [service.state(box).is_in_flight for box in range(2)] == [False, True]
+        for _ in range(2):
+            with pytest.raises(EngineError, match=r"^reading failed in table number 0"):
+                groups[1].landed()
+        groups[0].launched()
+        answers.stop()
+        for group in groups:
+            with pytest.raises(DeviceLostError, match="the threads were stopped"):
+                group.launched()
+        with pytest.raises(DeviceLostError, match="the threads were stopped"):
+            groups[0].landed()
+        answers.close()

@@ -137,3 +137,13 @@ def test_the_rate_beside_the_other_is_what_the_rest_of_the_time_leaves() -> None
 def test_rates_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(EngineError, match=r"rate|faster beside"):
         replace(H200, **wrong)
+
+
+def test_a_card_that_computes_for_another_group_reads_less() -> None:
+    """A read in place holds that group up: it pays only where the CPU takes longer than the card and the link."""
+    alone = share_table(H200, BLOB, 40)
+    beside = share_table(H200, BLOB, 40, card_s=90e-6)
+    assert (beside <= alone).all()
+    assert alone[5] > 0 and beside[5] == 0
+    assert beside[40] > 0
+    assert share_table(H200, BLOB, 40, card_s=1.0).tolist() == [0] * 41

@@ -178,6 +178,32 @@ def test_a_chunk_that_is_given_up_anywhere_leaves_nothing_for_the_next_one(calls
     feed.end()
 
 
+@pytest.mark.parametrize("layer", range(LAYERS + 1))
+def test_a_chunk_that_is_set_aside_gets_the_rest_when_it_goes_on(layer: int) -> None:
+    """Seats may be others then; in between another chunk gets all of its experts, and nobody waits for copies."""
+    roads, seats, store = Roads(), Seats(), Store((3,))
+    feed = StreamedExperts(store, seats, roads, CPU)
+    feed.begin(places=100 * EXPERTS)
+    for each in range(layer):
+        found(feed, each)
+    roads.told.clear()
+    feed.pause()
+    assert not seats.is_held and roads.told == []
+    feed.begin(places=8)
+    assert [found(feed, each, [3, 60]) for each in range(LAYERS)] == [[3, 60]] * LAYERS
+    feed.end()
+    store.resident[:, 3], store.resident[:, 7] = 0, [row[7].data_ptr() for row in store.seats]
+    sent = feed.sent
+    roads.told.clear()
+    feed.begin(100 * EXPERTS, layer)
+    assert (roads.told[:2] == ["used", "hold copies"]) is (0 < layer < LAYERS)  # its streams come first
+    for each in range(layer, LAYERS):
+        assert found(feed, each) == [7, *(expert for expert in range(EXPERTS) if expert != 7)]
+    assert feed.sent - sent == (LAYERS - layer) * (EXPERTS - 1)
+    feed.end()
+    assert not seats.is_held
+
+
 class _Clock:
     now = 0.0
 

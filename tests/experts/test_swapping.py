@@ -15,6 +15,7 @@ from strata.experts.store_plan import StoreLayer, StorePlan
 from strata.experts.streams import Mark, PlainStreams
 from strata.experts.swapping import ROUNDS_UNDER_WAY, Swapper
 from tests.experts.experts import random_expert
+from tests.experts.late_lanes import LaneCard
 from tests.experts.late_streams import LateCard
 
 LAYOUTS = [  # two sizes
@@ -28,7 +29,7 @@ NONE = SwapRule(every=1, most_swaps=0)
 class Setting:
     """A store of marked experts, half of them in seats, a pretended card and the swapper between."""
 
-    def __init__(self, is_exclusive: bool, rule: SwapRule = EAGER) -> None:
+    def __init__(self, is_exclusive: bool, rule: SwapRule = EAGER, groups: int = 1) -> None:
         layers = tuple(StoreLayer(f"model.layers.{n}.mlp.", layout) for n, layout in enumerate(LAYOUTS))
         sizes = [layout.total_bytes for layout in LAYOUTS]
         has_seat = place_hottest(np.zeros((LAYERS, EXPERTS)), sizes, sum(sizes) * EXPERTS // 2)
@@ -40,7 +41,7 @@ class Setting:
             for memory in (self.store.seat(where), self.store.place(where)):
                 if memory is not None:
                     memory.copy_(contents[where])
-        self.card = LateCard(self.store, contents)
+        self.card = LateCard(self.store, contents) if groups == 1 else LaneCard(self.store, contents, groups)
         self.streams = self.card.streams
         self.swapper = Swapper(self.store, self.card, self.card.asked, self.streams, rule)
 
@@ -95,6 +96,29 @@ def test_every_window_finds_the_right_bytes_while_swaps_come_late(is_exclusive: 
     assert np.array_equal(np.sort(setting.store.resident[setting.store.resident != 0]), seats)
     assert setting.swapper.swaps > 0
     assert setting.card.looks > 60
+
+
+@pytest.mark.parametrize("is_exclusive", [False, True])
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_windows_of_groups_side_by_side_find_the_right_bytes(is_exclusive: bool, seed: int) -> None:
+    """Each group's windows may be far behind those of the others."""
+    rng, setting = np.random.default_rng(seed), Setting(is_exclusive, groups=3)
+    card = setting.card
+    assert isinstance(card, LaneCard)
+    for window in range(60):
+        card.choose(int(rng.integers(0, 3)))
+        setting.window(rng, favourite=20 + 6 * (window // 8 % 3))
+        for lane in rng.choice(3, int(rng.integers(0, 3)), replace=False):
+            for _ in range(int(rng.integers(0, 30))):
+                setting.streams.advance(card.streams.lanes[lane])
+    setting.finish()
+    for lane in range(3):
+        card.choose(lane)
+        card.launch([])
+        setting.require_agreement()
+    assert setting.swapper.swaps > 0
+    assert card.looks > 60
 
 
 @pytest.mark.parametrize("is_exclusive", [False, True])

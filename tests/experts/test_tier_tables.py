@@ -42,6 +42,22 @@ def test_addresses_change_by_a_flush_and_an_expert_that_is_none_is_refused() -> 
             tables.set_in_place(layer, expert, 0)
 
 
+def test_each_groups_addresses_change_between_its_own_windows_and_counts_are_one_for_all() -> None:
+    tables = TierTables(ADDRESSES, ADDRESSES, 6, CPU, groups=2)
+    (first, _), (second, _) = tables.layers(0), tables.layers(1)
+    tables.set_resident(0, 1, 1 << 46)
+    tables.flush(1)
+    assert (int(first.resident[1]), int(second.resident[1])) == (256, 1 << 46)
+    tables.set_resident(0, 1, 0)
+    tables.flush(0)
+    assert (int(first.resident[1]), int(second.resident[1])) == (0, 1 << 46)
+    tables.flush(1)
+    assert second.resident[1] == 0
+    assert first.asked.data_ptr() == second.asked.data_ptr()
+    assert first.totals.data_ptr() == second.totals.data_ptr()
+    assert first.share.data_ptr() == second.share.data_ptr()
+
+
 @pytest.mark.parametrize("wrong", [[0] * 6, [0] * 8, [0, 2, 0, 0, 0, 0, 0], [0, 0, -1, 0, 0, 0, 0]])
 def test_a_share_that_makes_no_sense_is_refused(wrong: list[int]) -> None:
     tables = made()

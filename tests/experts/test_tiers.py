@@ -86,8 +86,8 @@ def test_tables_are_those_of_the_store(tiers: ExpertTiers, pool: Pool) -> None:
     with_seats.set_in_ram(0, 2, 0)
     with_seats.set_share(torch.tensor([0, 0, 1, 1, 2, 2, 3]))
     assert with_seats.layer(1).tables.resident[1] != 0
-    with_seats.launched()
-    with_seats.landed()
+    with_seats.windows[0].launched()
+    with_seats.windows[0].landed()
     first, second = with_seats.layer(0).tables, with_seats.layer(1).tables
     assert second.resident[1] == 0 != second.resident[4]
     assert first.in_place[2] == 0 != second.in_place[2]
@@ -98,26 +98,26 @@ def test_tables_are_those_of_the_store(tiers: ExpertTiers, pool: Pool) -> None:
 
 
 def test_rows_are_given_as_the_layers_take_them(tiers: ExpertTiers, pool: Pool) -> None:
-    assert tiers.mailbox.x is None
-    assert tiers.mailbox.q is not None
+    assert tiers.mailboxes[0].x is None
+    assert tiers.mailboxes[0].q is not None
     for layouts in ((FLOATS,), (QUANTIZED, FLOATS)):
         mixed = ExpertTiers(Places(layouts), pool, CPU, SIZE)
-        assert mixed.mailbox.x is not None
+        assert mixed.mailboxes[0].x is not None
         mixed.close()
 
 
 def test_windows_are_answered_while_one_is_in_flight_and_nobody_runs_behind_them(tiers: ExpertTiers) -> None:
-    window = Played(tiers.mailbox)
-    tiers.launched()
-    tiers.launched()
+    window = Played(tiers.mailboxes[0])
+    tiers.windows[0].launched()
+    tiers.windows[0].launched()
     for layer in (0, 1):
         ask(window, layer)
         window.wait(layer + 1)
-    assert tiers.waiting_for() == "2 windows are in flight, and none waits for the CPU"
-    tiers.landed()
+    assert tiers.windows[0].waiting_for() == "2 windows are in flight, and none waits for the CPU"
+    tiers.windows[0].landed()
     ask(window, 0)
     window.wait(3)
-    tiers.landed()
+    tiers.windows[0].landed()
     counts = tiers.counts().cpu
     distinct = [len(set(random_choices(layer, 2, RANKS, EXPERTS).flatten().tolist())) for layer in (0, 1, 0)]
     assert (counts.requests, counts.experts) == (3, sum(distinct))
@@ -130,11 +130,11 @@ def test_windows_are_answered_while_one_is_in_flight_and_nobody_runs_behind_them
 
 
 def test_a_failed_answer_fails_what_is_in_flight_and_nothing_else(tiers: ExpertTiers) -> None:
-    window = Played(tiers.mailbox)
+    window = Played(tiers.mailboxes[0])
     missing = int(random_choices(1, 2, RANKS, EXPERTS)[0, 0])
     address = int(tiers.tables[1].in_place[missing])
-    tiers.launched()
-    tiers.launched()
+    tiers.windows[0].launched()
+    tiers.windows[0].launched()
     tiers.set_in_ram(1, missing, 0)
     ask(window, 1)
     window.wait(1)
@@ -143,38 +143,38 @@ def test_a_failed_answer_fails_what_is_in_flight_and_nothing_else(tiers: ExpertT
     tiers.set_in_ram(1, missing, address)
     cause = rf"layer 1 \(model\.layers\.2\.mlp\.\): layer 1 has no expert {missing} in memory"
     with pytest.raises(EngineError, match=cause):
-        tiers.landed()
-    tiers.launched()  # behind them
+        tiers.windows[0].landed()
+    tiers.windows[0].launched()  # behind them
     with pytest.raises(EngineError, match=cause):
-        tiers.landed()
+        tiers.windows[0].landed()
     ask(window, 1)
     window.wait(3)
-    tiers.landed()
+    tiers.windows[0].landed()
 
 
 def test_a_window_that_is_cut_off_does_not_take_the_failure_of_the_one_in_front_of_it(tiers: ExpertTiers) -> None:
-    window = Played(tiers.mailbox)
-    tiers.launched()
-    tiers.launched()
+    window = Played(tiers.mailboxes[0])
+    tiers.windows[0].launched()
+    tiers.windows[0].launched()
     window.ask(9, torch.zeros(2, RANKS, dtype=torch.int32), random_rows(1, 2, HIDDEN))
     window.wait(1)
     with pytest.raises(EngineError, match="failed in layer 9"):
-        tiers.landed()
-    tiers.launched()
-    tiers.cut_off()
+        tiers.windows[0].landed()
+    tiers.windows[0].launched()
+    tiers.windows[0].cut_off()
     with pytest.raises(EngineError, match="failed in layer 9"):
-        tiers.landed()
-    assert tiers.waiting_for().startswith("0 windows")
+        tiers.windows[0].landed()
+    assert (tiers.windows[0].waiting_for() or "").startswith("0 windows")
 
 
 @pytest.mark.parametrize(("layer", "expert"), [(9, 0), (-1, 0), (0, EXPERTS), (0, -1)])
 def test_a_request_that_makes_no_sense_is_an_error_and_no_crash(layer: int, expert: int, tiers: ExpertTiers) -> None:
-    window = Played(tiers.mailbox)
-    tiers.launched()
+    window = Played(tiers.mailboxes[0])
+    tiers.windows[0].launched()
     window.ask(layer, torch.full((2, RANKS), expert), random_rows(1, 2, HIDDEN))
     window.wait(1)
     with pytest.raises(EngineError, match="experts on the CPU failed in layer"):
-        tiers.landed()
+        tiers.windows[0].landed()
 
 
 @pytest.mark.parametrize("waits_in_stream", [False, True])
@@ -182,19 +182,19 @@ def test_a_pool_that_stops_answering_is_an_error_within_the_limit(waits_in_strea
     pool = Pool(2)
     places = Places((QUANTIZED, QUANTIZED))
     tiers = ExpertTiers(places, pool, CPU, SIZE, LIMIT_S, waits_in_stream=waits_in_stream)
-    window = Played(tiers.mailbox)
+    window = Played(tiers.mailboxes[0])
     stuck = stick(pool, 1.5)
-    tiers.launched()
+    tiers.windows[0].launched()
     begin = time.monotonic()
     ask(window, 1)
-    assert "request 1: 2 rows, 4 places of experts of layer 1 (model.layers.2.mlp.)" in tiers.waiting_for()
+    assert "request 1, 2 rows, 4 places of layer 1 (model.layers.2.mlp.)" in (tiers.windows[0].waiting_for() or "")
     window.wait(RAISED)
     assert LIMIT_S <= time.monotonic() - begin < 2 * LIMIT_S
     ask(window, 0)  # the window goes on, and waits for nobody
     with pytest.raises(DeviceLostError, match=r"no answer in layer 1 .*request 1 .*for 0\.2 s"):
-        tiers.landed()
+        tiers.windows[0].landed()
     with pytest.raises(DeviceLostError, match="started again"):
-        tiers.launched()
+        tiers.windows[0].launched()
     assert stuck.is_alive(), "nobody waited for the pool"
     tiers.close()
     stuck.join()
@@ -204,8 +204,8 @@ def test_a_pool_that_stops_answering_is_an_error_within_the_limit(waits_in_strea
 @pytest.mark.parametrize("waits_in_stream", [False, True])
 def test_a_stop_in_the_middle_lets_the_window_go_and_says_so(waits_in_stream: bool, pool: Pool) -> None:
     tiers = ExpertTiers(Places((QUANTIZED, QUANTIZED)), pool, CPU, SIZE, waits_in_stream=waits_in_stream)
-    window = Played(tiers.mailbox)
-    tiers.launched()
+    window = Played(tiers.mailboxes[0])
+    tiers.windows[0].launched()
     ask(window, 0)
     tiers.stop()
     window.wait(1)
@@ -213,60 +213,60 @@ def test_a_stop_in_the_middle_lets_the_window_go_and_says_so(waits_in_stream: bo
         ask(window, number - 2)
         window.wait(number)
     with pytest.raises(DeviceLostError, match="were stopped"):
-        tiers.landed()
+        tiers.windows[0].landed()
     with pytest.raises(DeviceLostError, match="were stopped"):
-        tiers.launched()
+        tiers.windows[0].launched()
     tiers.close()
 
 
 def test_only_where_the_stream_waits_the_mailbox_has_a_gate_and_it_is_open(tiers: ExpertTiers, pool: Pool) -> None:
-    assert tiers.mailbox.gate is None
+    assert tiers.mailboxes[0].gate is None
     waiting = ExpertTiers(Places((QUANTIZED,)), pool, CPU, SIZE, waits_in_stream=True)
-    assert waiting.mailbox.gate is not None and waiting.mailbox.gate.item() == OPEN
+    assert waiting.mailboxes[0].gate is not None and waiting.mailboxes[0].gate.item() == OPEN
     waiting.close()
-    assert waiting.mailbox.gate.item() == RAISED
+    assert waiting.mailboxes[0].gate.item() == RAISED
 
 
 def test_forgotten_windows_leave_nothing_running(tiers: ExpertTiers) -> None:
-    tiers.launched()
-    tiers.launched()
-    tiers.forget()
-    tiers.forget()
-    assert tiers.waiting_for().startswith("0 windows")
-    tiers.launched()
-    ask(Played(tiers.mailbox), 0)
-    tiers.landed()
+    tiers.windows[0].launched()
+    tiers.windows[0].launched()
+    tiers.windows[0].forget()
+    tiers.windows[0].forget()
+    assert (tiers.windows[0].waiting_for() or "").startswith("0 windows")
+    tiers.windows[0].launched()
+    ask(Played(tiers.mailboxes[0]), 0)
+    tiers.windows[0].landed()
 
 
 def test_what_failed_in_forgotten_windows_is_no_later_windows_failure(tiers: ExpertTiers) -> None:
-    window = Played(tiers.mailbox)
+    window = Played(tiers.mailboxes[0])
     missing = int(random_choices(1, 2, RANKS, EXPERTS)[0, 0])
     address = int(tiers.tables[1].in_place[missing])
-    tiers.launched()
+    tiers.windows[0].launched()
     tiers.set_in_ram(1, missing, 0)
     ask(window, 1)
     window.wait(1)
     assert tiers._service.state(0).failures == 1
     tiers.set_in_ram(1, missing, address)
-    tiers.forget()
-    tiers.launched()
+    tiers.windows[0].forget()
+    tiers.windows[0].launched()
     ask(window, 1)
     window.wait(2)
-    tiers.landed()
+    tiers.windows[0].landed()
 
 
 def test_that_nobody_answers_any_more_is_told_behind_forgotten_windows_too() -> None:
     with Pool(2) as pool:
         tiers = ExpertTiers(Places((QUANTIZED, QUANTIZED)), pool, CPU, SIZE, LIMIT_S)
         stuck = stick(pool, 1.0)
-        tiers.launched()
-        window = Played(tiers.mailbox)
+        tiers.windows[0].launched()
+        window = Played(tiers.mailboxes[0])
         ask(window, 1)
         window.wait(RAISED)
-        tiers.forget()
+        tiers.windows[0].forget()
         with pytest.raises(DeviceLostError, match="gave no answer in layer 1"):
-            tiers.launched()
-        assert tiers.waiting_for().startswith("0 windows")
+            tiers.windows[0].launched()
+        assert (tiers.windows[0].waiting_for() or "").startswith("0 windows")
         tiers.close()
         stuck.join()
 
@@ -275,7 +275,7 @@ def test_a_service_that_ended_by_itself_is_lost_for_the_next_launch_too(tiers: E
     tiers._service.stop()
     for _ in range(2):
         with pytest.raises(DeviceLostError, match="were stopped"):
-            tiers.launched()
+            tiers.windows[0].launched()
 
 
 def test_an_interrupt_while_the_service_begins_leaves_nothing_in_flight(
@@ -289,15 +289,15 @@ def test_an_interrupt_while_the_service_begins_leaves_nothing_in_flight(
 
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
         context.setattr(tiers._service, "begin", interrupted)
-        tiers.launched()
+        tiers.windows[0].launched()
     assert not tiers._service.state(0).is_in_flight
-    tiers.launched()
-    tiers.landed()
+    tiers.windows[0].launched()
+    tiers.windows[0].landed()
 
 
 def test_nothing_lands_that_is_not_in_flight(tiers: ExpertTiers) -> None:
     with pytest.raises(ValueError, match="no window is in flight"):
-        tiers.landed()
+        tiers.windows[0].landed()
 
 
 def test_a_follower_that_knows_the_tiers_keeps_nothing_alive_once_they_are_closed(pool: Pool) -> None:
@@ -325,22 +325,22 @@ def test_flags_start_again_long_before_they_reach_their_end(
     tiers: ExpertTiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "REWIND_BEHIND", 2)
-    window = Played(tiers.mailbox)
+    window = Played(tiers.mailboxes[0])
     for door in (1, 2, 3, 1):  # beyond the limit both are put back, between windows
-        tiers.launched()
+        tiers.windows[0].launched()
         ask(window, 0)
         assert window.door.value == door
-        tiers.state.number.fill_(door)
+        tiers.states[0].number.fill_(door)
         window.wait(door)
-        tiers.landed()
+        tiers.windows[0].landed()
 
 
 def test_whoever_moves_experts_is_told_of_every_launch(tiers: ExpertTiers) -> None:
     told: list[bool] = []
     tiers.follow(told.append)
     for is_read in (False, True, False):
-        tiers.launched(is_read=is_read)
-        tiers.landed()
+        tiers.windows[0].launched(is_read=is_read)
+        tiers.windows[0].landed()
     assert told == [False, True, False]
 
 
@@ -349,20 +349,20 @@ import os, sys, time
 from strata.native.pool import Pool
 from tests.experts.test_tiers import CPU, QUANTIZED, SIZE, Places, Played, ExpertTiers, ask
 tiers = ExpertTiers(Places((QUANTIZED,)), Pool(2), CPU, SIZE)
-tiers.launched()
+tiers.windows[0].launched()
 child = os.fork()
 if child == 0:
     try:
-        tiers.landed()
+        tiers.windows[0].landed()
     except Exception as failure:
         print(failure)
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
-window = Played(tiers.mailbox)
+window = Played(tiers.mailboxes[0])
 ask(window, 0)
 window.wait(1)
-tiers.landed()
-tiers.launched()  # nobody lands it
+tiers.windows[0].landed()
+tiers.windows[0].launched()  # nobody lands it
 print("ended")
 """
 

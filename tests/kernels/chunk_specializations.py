@@ -24,7 +24,7 @@ from tests.kernels.specializations import note_launches
 
 CPU = torch.device("cpu")
 FIELDS = {
-    "qwen4_exp": ("hidden_size=256", "hc_lowrank=64", "num_experts=160", "indexer_budget=64"),
+    "qwen4_exp": ("hidden_size=256", "hc_lowrank=64", "num_experts=160", "indexer_budget=64", "ple_layer_ids=[2]"),
     "qwen3_5_moe": ("hidden_size=256", "linear_key_head_dim=32", "linear_value_head_dim=32"),
     "llama": ("hidden_size=256",),
 }
@@ -48,12 +48,16 @@ def chunks_of(family: str) -> ChunkMemory:
 
 
 def pass_through(chunks: ChunkMemory, count: int, position: int, mark: int | None) -> None:
-    """Launch a whole chunk of slot 1."""
+    """Launch a whole chunk of slot 1; one of an even number of rows is set aside in front of every layer."""
     parts = [whole[:, 1].clone() for whole in (chunks.state.delta, chunks.state.conv_tail, chunks.state.ngram_tail)]
     kept = KeptState(*parts, chunks.state.history[1:2].clone())
     states = {} if mark is None else {mark: kept}
     chunk = chunks.begin(ChunkPlace(1, position, count, tuple(states)), torch.zeros(count, dtype=torch.int64), states)
+    room = [each.clone() for each in chunks.lasting(count)]
     while not chunk.is_through:
+        if count % 2 == 0 and chunk.is_between_layers:
+            chunk.set_aside(room)
+            chunk.take_back(room)
         chunk.step(lambda launch: launch.run())
     list(chunk.logits(max(0, count - 67), lambda launch: launch.run()))
     chunk.end()

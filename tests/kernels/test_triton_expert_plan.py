@@ -1,6 +1,7 @@
 """Triton's plan and collecting in its interpreter do what the definition says, and wait for whoever answers."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,13 +41,13 @@ def planned_side(case: PlanCase, *, is_stopped: bool = False) -> Side:
     return made
 
 
-def test_collecting_waits_until_the_number_is_reached() -> None:
+@pytest.mark.parametrize("holds_next", [False, True])
+def test_collecting_waits_until_the_number_is_reached(holds_next: bool) -> None:
     from strata.kernels.expert_plan import collect
 
     made = planned_side(PlanCase(2, 3, 9, 64, in_seats=0.0, share=0.0))
-    collecting = threading.Thread(
-        target=collect.collect_rows, args=(made.mailbox, made.state, made.planned, made.by_rank)
-    )
+    mailbox = replace(made.mailbox, holds_next=holds_next)
+    collecting = threading.Thread(target=collect.collect_rows, args=(mailbox, made.state, made.planned, made.by_rank))
     collecting.start()
     collecting.join(0.3)
     assert collecting.is_alive() and bool((made.by_rank == -1.0).all())

@@ -5,20 +5,21 @@ decided by the scheduler. One step at a time.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from strata.engine.failures import is_requests_failure, naming_lost_device, request_error
+from strata.engine.parking import LOST, Parking
 from strata.engine.point_keeper import PointKeeper
 from strata.engine.points import PointBudget
 from strata.engine.reader import Piece, PromptLogprobs
 from strata.engine.reply import Reply
 from strata.engine.request import TokenRequest
 from strata.engine.slot import Slot, open_slot
-from strata.engine.steps import Abandon, Open, Preparation, Read, SlotResult, Step, Window
-from strata.engine.window import WindowOutcome, WindowPart, run_window
+from strata.engine.steps import Abandon, Open, ParkingSpace, Preparation, Read, SlotResult, Step, Window
+from strata.engine.window_steps import Given, WindowSteps
 from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import EngineError, RequestError
 from strata.models.base import LanguageModel
@@ -37,24 +38,28 @@ class TokenEngine:
         model: LanguageModel,
         settings: EngineSettings,
         grammars: GrammarFactory | None = None,
-        ahead: WindowsAhead | None = None,
+        ahead: Sequence[WindowsAhead] = (),
         points: PointBudget | None = None,
+        parking: ParkingSpace | None = None,
     ) -> None:
-        """`ahead`: the model's device chooses tokens, as far as it can; None: this side chooses all of them.
+        """ahead: of each group of slots; the model's device chooses tokens, as far as it can. Empty: this side does.
 
-        points: what all slots may keep of them, see `PointKeeper`.
+        points: what all slots may keep of them, see `PointKeeper`. parking: for conversations whose slots are wanted,
+        None: they are lost.
         """
         self._model = model
-        self._ahead = ahead
         self._keeper = PointKeeper(points)
         self._opened = 0  # requests so far
         self._depth = settings.drafts if model.draft_head is not None else 0
         self._grammars = grammars
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, Slot] = {}  # by number: slots, and behind them places with parked conversations
+        self._parking = Parking(self._slots, self._keeper)
+        self.parking = parking or ParkingSpace()
         self._replies: dict[int, Reply] = {}
+        self._windows = WindowSteps(model, self._slots, self._replies, self._depth, ahead)
         self._logprobs: dict[int, PromptLogprobs] = {}
         self._pieces: dict[int, Piece] = {}  # of prompts that are being read
-        self._rows = 0  # computed so far
+        self._rows = 0  # of prompts, computed so far
         self.experts_are_rows = model.experts_counted is None  # what `experts` counts: see `Statistics`
         self.context = min(settings.context or model.max_position, model.max_position)
         self.chunk_rows = model.chunk_rows or settings.cpu_chunk_rows  # the most rows of one read
@@ -117,23 +122,30 @@ class TokenEngine:
 
     def _run(self, step: Step) -> tuple[SlotResult, ...]:
         if isinstance(step, Window):
-            return self._windows(step)
+            return self._results(self._windows.run(step))
         if isinstance(step, Abandon):
             return self._abandon(step.slot)
-        late = tuple(result for result in self._land() if result.slot != step.slot)
+        late = tuple(result for result in self._results(self._windows.land()) if result.slot != step.slot)
+        is_parked = isinstance(step, Open) and self._parking.make_way(step)
         try:
             own = self._open(step) if isinstance(step, Open) else self._read(step)
         except Exception as failure:
             if not is_requests_failure(failure):
                 raise
             own = self._failed(step.slot, failure)
-        others = {number: _points(self._slots[number]) for number in self._keeper.take_changed() - {step.slot}}
-        return (*late, replace(own, others=others))
+        changed = self._keeper.take_changed() & self._slots.keys() - {step.slot}
+        others = {number: _points(self._slots[number]) for number in changed}
+        return (*late, replace(own, others=others, is_parked=is_parked))
 
     @property
     def reads_as_windows(self) -> bool:
         """Whether a read row has the bits of a decoded one, so that reading again what was kept gives the same."""
         return self._model.reads_as_windows
+
+    @property
+    def reads_runs(self) -> bool:
+        """Whether a read may go over many chunks, which pass several stages one behind the other."""
+        return self._model.reads_runs
 
     @property
     def read_ahead(self) -> ReadAhead:
@@ -142,15 +154,17 @@ class TokenEngine:
 
     def forget_all(self) -> None:
         """Empty every slot."""
-        if self._ahead is not None:
-            self._ahead.forget()
+        self._windows.forget()
+        self._parking.finish()
         for number in list(self._slots):
             self._empty(number)
 
     def memory(self) -> Mapping[str, int]:
         """Bytes by use, as far as the engine knows them."""
-        states = sum(slot.bytes_used() for slot in self._slots.values())
-        return {"states": states, "checkpoints": self._keeper.bytes_used(self._slots)}
+        parked = self._parking.bytes_used()
+        states = sum(slot.bytes_used() for slot in self._slots.values()) - parked
+        used = {"states": states, "checkpoints": self._keeper.bytes_used(self._slots)}
+        return used | ({"parked": parked} if self.parking.limit else {})
 
     def checkpoints(self) -> Mapping[str, int]:
         """See `Statistics.checkpoints`."""
@@ -159,7 +173,8 @@ class TokenEngine:
     def experts(self) -> Mapping[str, int]:
         """Routed experts computed so far, by where: see `Statistics.experts`."""
         counted = self._model.experts_counted
-        return {self._model.experts_place: self._rows * self._model.experts_per_row} if counted is None else counted
+        rows = self._rows + self._windows.rows
+        return {self._model.experts_place: rows * self._model.experts_per_row} if counted is None else counted
 
     def pages(self) -> Mapping[str, int]:
         """See `Statistics.pages`."""
@@ -183,26 +198,32 @@ class TokenEngine:
         request, number = step.request, step.slot
         self._replies.pop(number, None)
         self._logprobs.pop(number, None)
-        if step.source is None or step.source != number:
+        source = self._parking.source_of(step)
+        if source is None or source != number:
             self._empty(number)  # its memory is free before another state takes more
         self._opened += 1
-        if step.source is None:
+        notices: tuple[str, ...] = (LOST,) if source is None and step.source is not None else ()
+        if source is not None and source in step.dropped:
+            notices = self._parking.bring_back(source, step, self._opened)
+            source = None if notices else number
+        if source is None:
             slot = open_slot(self._model, drafting=self.is_drafting, use=self._opened)
-        elif step.source not in self._slots:
+        elif source not in self._slots:
             raise EngineError("the conversation that this one goes on from has just failed: ask again")
-        elif step.source == number:
+        elif source == number:
             slot = self._slots[number].continued(step.position, request.prompt, self._opened)
         else:
-            slot = self._slots[step.source].forked(step.position, request.prompt, self._opened)
+            slot = self._slots[source].forked(step.position, request.prompt, self._opened)
         grammar: Grammar | None = step.prepared
         self._slots[number] = slot
+        self._parking.note_opened(slot)
         self._replies[number] = self._new_reply(request, grammar)
-        if step.position:
+        if slot.position:
             self._keep_place(number)
         if request.prompt_logprobs is not None:
             self._logprobs[number] = PromptLogprobs(self._replies[number].prompt, request.prompt_logprobs)
-        notices = grammar.notices if grammar is not None else ()
-        return SlotResult(number, points=_points(slot), notices=notices)
+        notices += grammar.notices if grammar is not None else ()
+        return SlotResult(number, points=_points(slot), notices=notices, begins_anew=slot.position < step.position)
 
     def _keep_place(self, number: int) -> None:
         """The slot goes on from somewhere: others may go on from there, too."""
@@ -230,18 +251,21 @@ class TokenEngine:
     def _read(self, step: Read) -> SlotResult:
         number = step.slot
         slot, reply, logprobs = self._slots[number], self._replies[number], self._logprobs.get(number)
+        if self._parking.moves_on():
+            return SlotResult(number, is_under_way=True, points=_points(slot))
         is_last = step.stop == len(reply.prompt)
         piece = self._pieces.get(number)
         if piece is None:
             if is_last:
                 reply.sampler.prepare()
             self._rows += step.stop - slot.position
-            granted = self._keeper.make_room(self._slots, number, step.points)
+            granted = self._keeper.begin_read(self._slots, number, step.points)
             piece = self._pieces[number] = Piece(slot, reply, replace(step, points=granted), logprobs, self._depth)
         outcome = piece.advance()
         if outcome is None:
-            return SlotResult(number, is_under_way=True, points=_points(slot))
+            return SlotResult(number, is_under_way=True, read_rows=piece.read_rows, points=_points(slot))
         del self._pieces[number]
+        self._keeper.end_read(self._slots, number)
         if outcome.reason is not None:
             del self._replies[number]
         if is_last:
@@ -267,53 +291,16 @@ class TokenEngine:
             if not is_requests_failure(failure):
                 raise
             return (self._failed(number, failure),)
+        self._keeper.end_read(self._slots, number)
         if not slot.points:
             self._empty(number)
         return ()
 
-    def _windows(self, step: Window) -> tuple[SlotResult, ...]:
-        """The next window of each reply: the device's, one ahead, if it chooses the tokens of all of them."""
-        if self._ahead is None:
-            return self._window(step.most_drafts)
-        late = () if self._ahead.is_in_flight_for(step.most_drafts) else self._land()
-        going_on = {number: most for number, most in step.most_drafts.items() if number in self._replies}
-        parts = {number: self._part(number, most) for number, most in going_on.items()}
-        if not self._ahead.takes(parts.values()):
-            return late + self._window(going_on)
-        if not parts:
-            return late
-        return late + self._landed(self._ahead.run(parts, goes_on=step.goes_on))
+    def _results(self, given: Iterable[Given]) -> tuple[SlotResult, ...]:
+        return tuple(self._window_result(each) for each in given)
 
-    def _land(self) -> tuple[SlotResult, ...]:
-        """What the window gave that is under way on the device, if one is."""
-        return () if self._ahead is None else self._landed(self._ahead.land())
-
-    def _landed(self, outcomes: Mapping[int, WindowOutcome | Exception]) -> tuple[SlotResult, ...]:
-        self._rows += len(outcomes)
-        return tuple(self._window_result(number, outcome, drafted=0) for number, outcome in outcomes.items())
-
-    def _window(self, most_drafts: Mapping[int, int]) -> tuple[SlotResult, ...]:
-        parts = {number: self._part(number, most) for number, most in most_drafts.items()}
-        outcomes: Sequence[WindowOutcome | Exception]
-        try:
-            outcomes = run_window(self._model, tuple(parts.values()), self._depth, is_requests_failure)
-            self._rows += sum(1 + len(part.drafts) for part in parts.values())
-        except Exception as failure:
-            if not is_requests_failure(failure):
-                raise
-            if len(parts) > 1:  # whose fault it is shows when each is alone
-                return tuple(result for number, most in most_drafts.items() for result in self._window({number: most}))
-            outcomes = [failure]
-        return tuple(
-            self._window_result(number, outcome, len(part.drafts))
-            for (number, part), outcome in zip(parts.items(), outcomes, strict=True)
-        )
-
-    def _part(self, number: int, most_drafts: int) -> WindowPart:
-        reply = self._replies[number]
-        return WindowPart(self._slots[number], reply, reply.drafts(most_drafts))
-
-    def _window_result(self, number: int, outcome: WindowOutcome | Exception, drafted: int) -> SlotResult:
+    def _window_result(self, given: Given) -> SlotResult:
+        number, outcome = given.slot, given.outcome
         if isinstance(outcome, Exception):
             return self._failed(number, outcome)
         if outcome.reason is not None:
@@ -322,7 +309,7 @@ class TokenEngine:
             number,
             outcome.draws,
             outcome.reason,
-            drafted=drafted,
+            drafted=given.drafted,
             accepted=len(outcome.draws) - 1,
             points=_points(self._slots[number]),
         )
@@ -332,6 +319,7 @@ class TokenEngine:
         piece, slot = self._pieces.pop(number, None), self._slots.pop(number, None)
         self._replies.pop(number, None)
         self._logprobs.pop(number, None)
+        self._keeper.end_read(self._slots, number)
         try:
             if piece is not None:
                 piece.cancel()

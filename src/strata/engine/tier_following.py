@@ -7,7 +7,7 @@ Knows the settings, who is called before each launch, and how all of it ends; de
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -15,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from strata.engine.failures import is_out_of_memory
+from strata.engine.graphs import replay_of
 from strata.engine.memory_plan import GIB
 from strata.engine.reading_in_place import reading_in_place
 from strata.engine.stage import Stage
+from strata.engine.stage_programs import Variant
 from strata.engine.tier_loading import LoadedTiers
 from strata.errors import EngineError
 from strata.experts.cache import SwapRule
@@ -37,18 +39,22 @@ from strata.settings import EngineSettings
 
 BeforeLaunch = Callable[[bool], None]  # is told whether a read is launched
 TakeHeat = Callable[[NDArray[np.float64]], None]  # of [layers, experts]: how many windows asked for each
+TIMED_WINDOWS = 8
 _log = logging.getLogger("strata.experts")
 
 
-def follow_windows(loaded: LoadedTiers, stage: Stage, settings: EngineSettings) -> Swapper:
+def follow_windows(
+    loaded: LoadedTiers, stage: Stage, settings: EngineSettings, groups: Sequence[torch.cuda.Stream] = ()
+) -> Swapper:
     """From now on seats and share follow what this stage's windows ask for, as far as settings and memory allow it.
 
+    groups: the streams of windows of several groups, beside the current one (`GroupRoads.beside_main`).
     Measures both sides where a card reads main memory and no share was asked for: below a second. The stage's windows
     have all run once. The swapper lives as long as the tiers; its `heat` is what was asked for so far. Raises
     EngineError if the card has no memory left to measure with.
     """
     device = stage.device
-    store, streams = loaded.store, streams_of(device)
+    store, streams = loaded.store, streams_of(device, groups)
     _log.info(
         "experts: %.1f GiB in seats, %.1f GiB in main memory, together %.2f times their size",
         store.seat_bytes / GIB,
@@ -92,25 +98,38 @@ def _set_share(loaded: LoadedTiers, stage: Stage, streams: Streams, asked: float
         tiers.set_share(torch.from_numpy(fixed_share_table(asked or 0.0, most)))
         return []
     begin = time.perf_counter()
-    rates, costs = _measured(loaded, stage)
+    rates, costs, card_s = _measured(loaded, stage)
     _log.info(
         "experts that are not on the card: %s, a request of the CPU %.1f us more, found in %.1f s",
         rates.in_words(),
         costs.cpu * 1e6,
         time.perf_counter() - begin,
     )
-    sizes = Sizes(round(float(store.blob_bytes.mean())), most)
+    sizes = Sizes(round(float(store.blob_bytes.mean())), most, card_s)
     return [ShareTuner(tiers, streams, rates, costs, sizes, _log.info).before_launch]
 
 
-def _measured(loaded: LoadedTiers, stage: Stage) -> tuple[Rates, FixedCosts]:
-    """With different experts for both sides, where there are more than one row asks for."""
-    lists = listed_experts(loaded.store, loaded.tiers.mailbox.out.shape[1])
+def _card_seconds(stage: Stage) -> float:
+    """That a layer takes the card for itself: of a window over rows that name no slot, so without experts and cells."""
+    stage.set_plan(0, ())
+    window = replay_of(stage.launches(Variant.WINDOW, stage.buckets[0]), stage.device)
+    card = CardSide(window, 1, stage.device)
+    for _ in range(2):  # the first time warms it up
+        card.start(TIMED_WINDOWS)
+        _, seconds = card.wait()
+    return seconds / TIMED_WINDOWS / stage.model.sparse_layers
+
+
+def _measured(loaded: LoadedTiers, stage: Stage) -> tuple[Rates, FixedCosts, float]:
+    """With different experts for both sides, where there are more than one row asks for; and of several groups what a
+    layer takes the card for itself."""
+    lists = listed_experts(loaded.store, loaded.tiers.mailboxes[0].out.shape[1])
     of_card, of_cpu = lists[::2], lists[1::2] or lists
     try:
         card = CardSide(reading_in_place(stage, of_card), sum(each.total_bytes for each in of_card), stage.device)
         rates = measure_rates(PoolSide(of_cpu, loaded.pool), card)
-        return measure_costs(rates, PoolSide(one_by_one(of_cpu), loaded.pool), of_cpu)
+        rates, costs = measure_costs(rates, PoolSide(one_by_one(of_cpu), loaded.pool), of_cpu)
+        return rates, costs, _card_seconds(stage) if len(loaded.tiers.windows) > 1 else 0.0
     except RuntimeError as failure:
         if not is_out_of_memory(failure):
             raise

@@ -94,7 +94,7 @@ class LoadedTiers:
 
     store: ExpertStore
     tiers: ExpertTiers
-    pool: Pool  # also the tiers' threads
+    pool: Pool  # also the tiers' threads, and those of other stages
 
 
 def threads_beside_a_card(cores: int) -> int:
@@ -105,10 +105,17 @@ def threads_beside_a_card(cores: int) -> int:
     return cores - 1 if cores > 2 else cores
 
 
-def load_tiers(store: ExpertStore, ranks: int, device: torch.device, wishes: TierWishes) -> LoadedTiers:
-    """Tables and threads over a store that was filled. ranks: experts of a row."""
-    pool = Pool(wishes.threads or threads_beside_a_card(read_cpu().usable_cores))
-    tiers = make_tiers(store, ranks, device, pool, waits_in_stream=wishes.waits_in_stream, reads=store.reads)
+def make_pool(wishes: TierWishes) -> Pool:
+    """The threads that compute experts of all stages."""
+    return Pool(wishes.threads or threads_beside_a_card(read_cpu().usable_cores))
+
+
+def load_tiers(
+    store: ExpertStore, ranks: int, device: torch.device, pool: Pool, groups: int, wishes: TierWishes
+) -> LoadedTiers:
+    """Tables and mailboxes over a store that was filled. ranks: experts of a row; groups: of slots."""
+    waits = wishes.waits_in_stream
+    tiers = make_tiers(store, ranks, device, pool, waits_in_stream=waits, reads=store.reads, groups=groups)
     return LoadedTiers(store, tiers, pool)
 
 
@@ -120,10 +127,11 @@ def make_tiers(
     *,
     waits_in_stream: bool = False,
     reads: ReadCache | None = None,
+    groups: int = 1,
 ) -> ExpertTiers:
     """Tables for the largest windows of a stage. reads: gives experts that lie nowhere in `store`."""
     size = WindowSize(MOST_ROWS, ranks)
-    return ExpertTiers(store, pool, device, size, waits_in_stream=waits_in_stream, reads=reads)
+    return ExpertTiers(store, pool, device, size, waits_in_stream=waits_in_stream, reads=reads, groups=groups)
 
 
 def ranks_of(built: Any) -> int:

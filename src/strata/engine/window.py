@@ -15,14 +15,14 @@ Of tokens behind the one that ends the reply nothing is committed: a state never
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from strata.engine.reader import guess_ahead
 from strata.engine.reply import Reply
 from strata.engine.slot import Slot
-from strata.models.base import LanguageModel, Segment
+from strata.models.base import Segment, WindowResult
 from strata.sampling.draw import Draw
 from strata.types import FinishReason
 
@@ -51,8 +51,20 @@ class WindowOutcome:
     reason: FinishReason | None
 
 
+class ComputesWindows(Protocol):
+    """What computes windows whose tokens the host chooses: a `LanguageModel`, or it for the slots of one group."""
+
+    def window(self, segments: Sequence[Segment]) -> WindowResult:
+        """See `LanguageModel.window`."""
+        ...
+
+    def commit(self, window: WindowResult, accepted_rows: Sequence[int]) -> None:
+        """See `LanguageModel.commit`."""
+        ...
+
+
 def run_window(
-    model: LanguageModel, parts: Sequence[WindowPart], depth: int, is_survivable: Callable[[Exception], bool]
+    model: ComputesWindows, parts: Sequence[WindowPart], depth: int, is_survivable: Callable[[Exception], bool]
 ) -> list[WindowOutcome | Exception]:
     """One window; each part's slot moves on by the rows whose tokens stand, all of them by one commit.
 

@@ -1,7 +1,7 @@
 """Windows whose tokens are chosen where they are computed: the device has the next one before the host reads the last.
 
-Knows what is in flight, in which order windows are launched and landed, and what a landed one makes of slots and
-replies; launches nothing itself. One window at most is in flight between two steps.
+Knows what is in flight of one group of slots, in which order its windows are launched and landed, and what a landed one
+makes of slots and replies; launches nothing itself. One window at most is in flight between two steps.
 
     step       1        2      3      a read comes
     launched   1, 2     3      4      -
@@ -13,13 +13,14 @@ back from there as from any token that nobody kept.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from strata.engine.failures import is_requests_failure
 from strata.engine.reply import Reply
-from strata.engine.window import WindowOutcome, WindowPart
+from strata.engine.window import ComputesWindows, WindowOutcome, WindowPart
 from strata.errors import EngineError
 from strata.sampling.draw import Draw
 from strata.types import FinishReason
@@ -36,8 +37,19 @@ class Landed:
     failure: EngineError | None = None  # what the slot's reply ends with: what was chosen means nothing
 
 
-class WindowDevice(Protocol):
-    """What computes windows and chooses their tokens; `engine.device_windows.DeviceWindows` is one."""
+class WindowDevice(ComputesWindows, Protocol):
+    """What computes a group's windows and chooses their tokens; `engine.device_windows.DeviceWindows` is one.
+
+    Whatever launches is called inside of `road`.
+    """
+
+    def road(self) -> AbstractContextManager[None]:
+        """Launches inside come behind those of this group so far, and behind all that have no group."""
+        ...
+
+    def join(self) -> None:
+        """Launches that have no group come from now on behind those of this group so far."""
+        ...
 
     def chooses(self, reply: Reply) -> bool:
         """Whether it chooses this reply's tokens, with the host's bits."""
@@ -73,63 +85,72 @@ class Flight:
 
 
 class WindowsAhead:
-    """The windows of one device, one step ahead. Slots are known by their numbers."""
+    """The windows of one group, one step ahead. Slots are known by their numbers."""
 
     def __init__(self, device: WindowDevice) -> None:
-        self._device = device
+        self.device = device
         self._flight: Flight | None = None
+
+    @property
+    def in_flight(self) -> Collection[int]:
+        """The slots of the window in flight; empty if there is none."""
+        return () if self._flight is None else self._flight.parts.keys()
 
     def takes(self, parts: Collection[WindowPart]) -> bool:
         """Whether a window of these parts is for the device: it chooses the tokens of all of them."""
-        return all(not part.drafts and self._device.chooses(part.reply) for part in parts)
+        return all(not part.drafts and self.device.chooses(part.reply) for part in parts)
 
     def is_in_flight_for(self, numbers: Collection[int]) -> bool:
         """Whether what is in flight is the next window of all these slots."""
         return self._flight is not None and self._flight.parts.keys() >= set(numbers)
 
-    def run(self, parts: Mapping[int, WindowPart], *, goes_on: bool) -> dict[int, Outcome]:
-        """One window's outcomes: of the one in flight, which is for these parts, or of a new one if there is none.
+    def advance(self, parts: Mapping[int, WindowPart], *, goes_on: bool) -> Callable[[], dict[int, Outcome]]:
+        """Launch what is due; the result waits for one window's outcomes and is to be called before anything else here.
 
-        goes_on: the next window is launched before this one has landed. A launch, or a copy of a state, that fails ends
-        its replies, and what was in flight before it lands.
+        They are of the window in flight, which is for these parts, or of a new one if there is none. goes_on: the next
+        window is launched before this one has landed. A launch, or a copy of a state, that fails ends its replies, and
+        what was in flight before it lands.
         """
-        if self._flight is None:
-            failure = _failure_of(partial(self._begin, parts))
-            if failure is not None:
-                return _ended(parts, failure)
-        flight, self._flight = self._flight, None
-        assert flight is not None, "a launch that did not fail is in flight"
-        following = {number: part for number, part in parts.items() if _has_room_behind_next(part.reply)}
-        failure = _failure_of(partial(self._follow, flight, following if goes_on else {}))
-        return self._landed(flight) | _ended(parts, failure)
+        with self.device.road():
+            if self._flight is None:
+                failure = _failure_of(partial(self._begin, parts))
+                if failure is not None:
+                    return partial(_ended, parts, failure)
+            flight, self._flight = self._flight, None
+            assert flight is not None, "a launch that did not fail is in flight"
+            following = {number: part for number, part in parts.items() if _has_room_behind_next(part.reply)}
+            failure = _failure_of(partial(self._follow, flight, following if goes_on else {}))
+        return lambda: self._landed(flight) | _ended(parts, failure)
 
     def land(self) -> dict[int, Outcome]:
         """The outcomes of what is in flight; empty if nothing is."""
         flight, self._flight = self._flight, None
         if flight is None:
             return {}
-        failure = _failure_of(partial(_take_marks, flight))
+        with self.device.road():
+            failure = _failure_of(partial(_take_marks, flight))
         return self._landed(flight) | _ended(flight.parts, failure)
 
     def forget(self) -> None:
         """Nobody will ask for what is in flight."""
         self._flight = None
-        self._device.forget()
+        with self.device.road():
+            self.device.forget()
 
     def _begin(self, parts: Mapping[int, WindowPart]) -> None:
         """Put a window in flight behind nothing."""
-        self._device.begin(parts)
-        self._flight = Flight(parts, self._device.launch(parts))
+        self.device.begin(parts)
+        self._flight = Flight(parts, self.device.launch(parts))
 
     def _follow(self, flight: Flight, following: Mapping[int, WindowPart]) -> None:
         """Put the next window in flight, unless it would be of nobody."""
         _take_marks(flight)
         if following:
-            self._flight = Flight(following, self._device.launch(following))
+            self._flight = Flight(following, self.device.launch(following))
 
     def _landed(self, flight: Flight) -> dict[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
-        for number, landed in self._device.land(flight.launched).items():
+        for number, landed in self.device.land(flight.launched).items():
             part = flight.parts[number]
             if part.reply.reason is not None:
                 continue

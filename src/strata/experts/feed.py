@@ -35,8 +35,11 @@ class ExpertFeed(Protocol):
         """Whether `batches` must be told which experts the rows need, so that the others are not sent."""
         ...
 
-    def begin(self, places: int) -> None:
-        """A chunk of so many places (rows * ranks) begins; `end` follows, whatever happens."""
+    def begin(self, places: int, layer: int = 0) -> None:
+        """A chunk of so many places (rows * ranks) begins, or goes on with this layer; `end` follows in any case.
+
+        What is sent to one that goes on comes behind what was launched so far: its streams, which are needed first.
+        """
         ...
 
     def batches(self, layer: int, needed: Collection[int] | None) -> Sequence[ExpertBatch]:
@@ -56,6 +59,10 @@ class ExpertFeed(Protocol):
 
     def end(self) -> None:
         """The chunk is through, or is given up; what was launched for it may still run."""
+        ...
+
+    def pause(self) -> None:
+        """The chunk is set aside between two layers: another one may begin; it goes on with `begin`."""
         ...
 
     @property
@@ -81,7 +88,7 @@ class ExpertsAtHand:
     copying = Copying()
     at_hand = sent = 0
 
-    def begin(self, places: int) -> None:
+    def begin(self, places: int, layer: int = 0) -> None:
         """See `ExpertFeed`."""
 
     def hold(self) -> None:
@@ -91,6 +98,9 @@ class ExpertsAtHand:
         """See `ExpertFeed`."""
 
     def end(self) -> None:
+        """See `ExpertFeed`."""
+
+    def pause(self) -> None:
         """See `ExpertFeed`."""
 
 

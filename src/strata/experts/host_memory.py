@@ -19,6 +19,8 @@ from strata.types import ProgressCallback
 STAGE = "taking memory for the experts"
 TOUCHED_BYTES = 128 << 20  # at a time by one thread: what runs on after Ctrl-C
 
+_FOR_EVERY_CARD = 1  # cudaHostRegisterPortable; else only the current one copies it as pinned memory
+
 
 @dataclass(frozen=True)
 class Pinning:
@@ -33,7 +35,7 @@ class Pinning:
         runtime = torch.cuda.cudart()
 
         def pin(address: int, size: int) -> str | None:
-            result = int(runtime.cudaHostRegister(address, size, 0))
+            result = int(runtime.cudaHostRegister(address, size, _FOR_EVERY_CARD))
             if result == 0:
                 return None
             with contextlib.suppress(RuntimeError):  # CUDA reports a refusal once more, to whoever asks next

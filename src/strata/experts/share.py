@@ -78,15 +78,19 @@ def without_fixed_cost(rates: Rates, single_rate: float, expert_bytes: float, li
     return found, FixedCosts(max(DOORBELL_SECONDS, fixed))
 
 
-def share_table(rates: Rates, blob_bytes: int, most: int, costs: FixedCosts = FixedCosts()) -> NDArray[np.int32]:
+def share_table(
+    rates: Rates, blob_bytes: int, most: int, costs: FixedCosts = FixedCosts(), card_s: float = 0.0
+) -> NDArray[np.int32]:
     """int32 [most + 1]: of n distinct misses so many are read in place that the later side ends earliest.
 
     Of equally good numbers the smallest: the link is needed for swaps, too. Only whole experts are split, so that few
-    misses all go to the faster side.
+    misses all go to the faster side. card_s: seconds of a layer in which the card cannot read, because it computes for
+    another group of slots meanwhile; what it reads holds that group up as long.
     """
     n = np.arange(most + 1)[:, None]
     in_place = np.arange(most + 1)[None, :]
-    ends = later_end(rates, blob_bytes * (n - in_place).clip(0), blob_bytes * in_place, costs)
+    cpu, link = side_ends(rates, blob_bytes * (n - in_place).clip(0), blob_bytes * in_place, costs)
+    ends = np.maximum(cpu, link + np.where(in_place > 0, card_s, 0.0))
     ends = np.where(in_place <= n, ends, np.inf)
     is_best = ends <= ends.min(axis=1, keepdims=True) * (1 + 1e-9)  # equal but for rounding
     return np.argmax(is_best, axis=1).astype(np.int32)  # the first of them
@@ -97,17 +101,13 @@ def fixed_share_table(share: float, most: int) -> NDArray[np.int32]:
     return np.floor(np.arange(most + 1) * share + 1e-9).astype(np.int32)  # 10 * 0.3 is a little less than 3
 
 
-def later_end(
-    rates: Rates, cpu_bytes: NDArray[np.number], link_bytes: NDArray[np.number], costs: FixedCosts
-) -> NDArray[np.float64]:
-    """Seconds until both sides are done, which start together."""
-    return np.maximum(*side_ends(rates, cpu_bytes, link_bytes, costs))
-
-
 def side_ends(
     rates: Rates, cpu_bytes: NDArray[np.number], link_bytes: NDArray[np.number], costs: FixedCosts
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Seconds until the CPU and the link are done, 0 of a side with nothing to do; the later one goes on alone."""
+    """Seconds until the CPU and the link are done, which start together, 0 of a side with nothing to do.
+
+    The later one goes on alone.
+    """
     cpu = np.where(cpu_bytes > 0, costs.cpu + cpu_bytes / rates.cpu_beside, 0.0)
     link = np.where(link_bytes > 0, costs.link + link_bytes / rates.link_beside, 0.0)
     first = np.minimum(cpu, link)  # 0 where a side has nothing: the other one is alone from the start

@@ -16,14 +16,13 @@ from strata.experts.share import FixedCosts, Rates, share_table
 from strata.experts.share_refining import REFINED_AT, TRIED_WINDOWS, Seen, refined, refinement_in_words, tried_table
 from strata.experts.streams import Mark, Streams
 from strata.experts.tiers import TierCounts
-from strata.kernels.expert_plan.tables import Mailbox, PlanState
 
 
 class CountedTiers(Protocol):
     """What the share is refined with; `experts.tiers.ExpertTiers` is one."""
 
-    mailbox: Mailbox
-    state: PlanState
+    gpu_times: torch.Tensor  # int64 [groups, 2] on the device: `PlanState.times` of every group's windows
+    waits_in_stream: bool
 
     def counts(self) -> TierCounts:
         """So far; of a GPU those of a moment ago."""
@@ -40,6 +39,7 @@ class Sizes:
 
     blob_bytes: int
     most_misses: int
+    card_s: float = 0.0  # see `share_table`
 
 
 class ShareTuner:
@@ -51,7 +51,8 @@ class ShareTuner:
     The GPU's side is busy from the ring to the start of collecting: experts in seats are read in that time, too, so its
     rate is the one at which both sides end together, not the link's own. Where the stream waits for the CPU, collecting
     starts behind the wait, so that the time is the later side's: the link then keeps its rate, and so it does where
-    most layers that asked had nothing in place.
+    most layers that asked had nothing in place, or where windows of several groups run side by side, whose kernels
+    take the card from each other.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ShareTuner:
         self.rates = rates
         self._at_load, self._costs, self._sizes = rates, costs, sizes
         self._tiers, self._streams, self._say = tiers, streams, say
-        times = tiers.state.times
+        times = tiers.gpu_times
         self._room = torch.zeros(times.shape, dtype=times.dtype, pin_memory=times.is_cuda)
         self._mark: Mark | None = None  # behind the copy of times under way
         self._windows, self._asked_at = 0, 0  # so far; when what is under way was asked for
@@ -89,14 +90,14 @@ class ShareTuner:
         """Have the device tell what its side has done; if that is where trying begins, try from this launch on."""
         self._asked_at = self._windows
         self._tiers.counts()  # of a GPU it tells at the next call what it is asked for now
-        self._streams.copy_behind(self._tiers.state.times, self._room)
+        self._streams.copy_behind(self._tiers.gpu_times, self._room)
         self._mark = self._streams.mark_main()
         if self._tried_from is None:
             self._set(tried_table(self._table()))
 
     def _look(self) -> None:
         """Both sides at the beginning or the end of trying."""
-        told = self._tiers.counts(), int(self._room[0])
+        told = self._tiers.counts(), int(self._room[:, 0].sum())
         if self._tried_from is None:
             self._tried_from = told
             return
@@ -107,7 +108,8 @@ class ShareTuner:
 
     def _seen(self, before: TierCounts, gpu_before: int, counts: TierCounts, gpu_ns: int) -> Seen:
         in_place, requests = counts.in_place - before.in_place, counts.cpu.requests - before.cpu.requests
-        is_told = 2 * in_place >= requests and self._tiers.mailbox.gate is None
+        is_alone = len(self._tiers.gpu_times) == 1
+        is_told = is_alone and not self._tiers.waits_in_stream and 2 * in_place >= requests
         return Seen(
             requests,
             counts.cpu.bytes - before.cpu.bytes,
@@ -117,7 +119,8 @@ class ShareTuner:
         )
 
     def _table(self) -> NDArray[np.int32]:
-        return share_table(self.rates, self._sizes.blob_bytes, self._sizes.most_misses, self._costs)
+        sizes = self._sizes
+        return share_table(self.rates, sizes.blob_bytes, sizes.most_misses, self._costs, sizes.card_s)
 
     def _set(self, table: NDArray[np.int32]) -> None:
         self._tiers.set_share(torch.from_numpy(table))

@@ -123,17 +123,20 @@ class StreamedExperts:
         self.asks_for_routing = False
         self.sent_bytes = self.sent = self.at_hand = 0  # so far
 
-    def begin(self, places: int) -> None:
+    def begin(self, places: int, layer: int = 0) -> None:
         """See `ExpertFeed`. Of a long chunk all tiles of all layers are sent one after another, as the ring allows."""
         self._seats.hold_seats()
         self._residents = [np.flatnonzero(row).tolist() for row in self._store.resident]
         self.asks_for_routing = places < ALL_FROM * self._experts
-        if self.asks_for_routing:
+        if self.asks_for_routing or layer == len(self._residents):
             return
+        if layer:
+            self._streams.hold_side(self._streams.mark_main())
+        coming = range(layer, len(self._residents))
         missing = [np.flatnonzero(row == 0).tolist() for row in self._store.resident]
         self._planned = [_tiles(experts) for experts in missing]
-        self._tell_addresses(range(len(missing)))
-        self._send(range(len(missing)))
+        self._tell_addresses(coming)
+        self._send(coming)
 
     def batches(self, layer: int, needed: Collection[int] | None) -> Sequence[ExpertBatch]:
         """See `ExpertFeed`."""
@@ -159,8 +162,15 @@ class StreamedExperts:
         self._leave_part()
         self._fill_ring()
 
+    def pause(self) -> None:
+        """See `ExpertFeed`. What is on its way arrives in a part of the ring that nobody reads, and nobody waits."""
+        assert self._held is None, "between two layers nothing is held"
+        self._waiting.clear()
+        self._sent.clear()
+        self._seats.release_seats()
+
     def end(self) -> None:
-        """See `ExpertFeed`. What is on its way arrives in a part of the ring that nobody reads."""
+        """See `ExpertFeed`. What is on its way arrives as behind `pause`."""
         self._waiting.clear()
         self._sent.clear()
         try:

@@ -56,7 +56,7 @@ class _OpenTable(Closing):
 
 
 class TableService(Doorbell):
-    """Answers with rows of tables, table i in mailbox i. They have the bits of the table in memory."""
+    """Answers with rows of n tables, table i in the mailboxes i, n + i .. They have the bits of the table in memory."""
 
     def __init__(
         self,
@@ -65,17 +65,18 @@ class TableService(Doorbell):
         mailboxes: Sequence[Mailbox],
         limit_s: float = ANSWER_LIMIT_S,
     ) -> None:
-        """readers: threads that read, and nothing else; kept here with the mailboxes.
+        """readers: threads that read, and nothing else; kept here with the mailboxes. As many of these for each table.
 
         Raises WeightFileError for files that cannot be opened, EngineError for those that are not what the model was
         opened with, and for what contradicts the contract.
         """
         opened = [_OpenTable(table) for table in tables]
-        structs = (abi.FileTable * len(opened))(*(each.struct for each in opened))
+        assert len(mailboxes) % len(tables) == 0, "each table has as many mailboxes"
+        structs = (abi.FileTable * len(mailboxes))(*(opened[box % len(opened)].struct for box in range(len(mailboxes))))
         boxes, create = as_structs(mailboxes), library.load().strata_tables_create
 
         def make(made: ctypes.c_void_p) -> int:
-            code = create(readers.handle, structs, boxes, len(opened), limit_ms(limit_s), ctypes.byref(made))
+            code = create(readers.handle, structs, boxes, len(mailboxes), limit_ms(limit_s), ctypes.byref(made))
             return int(code)
 
         super().__init__(make, (readers, tuple(mailboxes), opened))

@@ -1,7 +1,7 @@
 """One stage's experts in three tiers: seats on the device, main memory read in place, the CPU's threads.
 
-Knows the mailbox in which windows ask the CPU; when they may, and what went wrong meanwhile, is in `asking.py`. Who has
-a seat, and how much is read in place, is decided elsewhere; an expert's bits are the same everywhere.
+Knows the mailboxes in which windows ask the CPU; when they may, and what went wrong meanwhile, is in `asking.py`. Who
+has a seat, and how much is read in place, is decided elsewhere; an expert's bits are the same everywhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from strata.experts.asking import AskingWindows, AskingWords
+from strata.experts.asking import Answers, AskingWindows, AskingWords
 from strata.experts.doorbell import ANSWER_LIMIT_S, DoorbellCounters, DoorbellService, LayerExperts
 from strata.experts.expert_files import ReadCache
 from strata.experts.tier_tables import TierTables
-from strata.kernels.expert_plan.tables import RAISED, LayerTables, Mailbox, PlanState
+from strata.kernels.expert_plan.tables import LayerTables, Mailbox, PlanState
 from strata.native.pool import Pool
 from strata.quant.layout import BlobLayout
-
-BOX = 0  # windows of a stage run one after another, so one mailbox is enough
 
 
 class ExpertPlaces(Protocol):
@@ -69,8 +67,27 @@ class TierCounts:
     cpu: DoorbellCounters
 
 
+class _Launches:
+    """What comes before each launch: who follows is called, and then addresses change."""
+
+    def __init__(self, tables: TierTables) -> None:
+        self.tables = tables
+        self.follow: Callable[[bool], None] | None = None
+        self.seats_are_held = False
+
+    def before(self, group: int, is_read: bool) -> None:
+        """On the stream on which the group's window is about to be launched."""
+        if self.follow is not None and not self.seats_are_held:
+            self.follow(is_read)
+        self.tables.flush(group)
+
+
 class ExpertTiers:
-    """See the module. Not thread-safe, but for `stop`, and `waiting_for` as long as it is not closed."""
+    """See the module. Not thread-safe, but for `stop`, and `waiting_for` of `windows` as long as it is not closed.
+
+    Windows of a group of slots run one after another, so one mailbox is enough for each group: `windows[group]` is told
+    when they are in flight.
+    """
 
     def __init__(
         self,
@@ -82,42 +99,52 @@ class ExpertTiers:
         *,
         waits_in_stream: bool = False,
         reads: ReadCache | None = None,
+        groups: int = 1,
     ) -> None:
         """`places` is kept: its memory is read as long as this object lives. limit_s: of an answer of the CPU.
 
         waits_in_stream: the device's stream waits for answers, at the mailbox's gate, instead of a kernel.
-        reads: gives experts that lie nowhere; None: there are none such.
-        Everything that windows do not share is on `device`; the mailbox is pinned if that is a GPU.
+        reads: gives experts that lie nowhere; None: there are none such. groups: of slots, each with its own windows.
+        Everything that windows do not share is on `device`; a mailbox is pinned if that is a GPU.
         """
         self._places = places
         layouts = [places.layout(layer) for layer in range(len(places.layers))]
         is_quantized = not any(layout.gate.code.is_float or layout.up.code.is_float for layout in layouts)
-        self.mailbox = Mailbox.create(
-            size.rows,
-            size.ranks,
-            layouts[0].gate.columns,
-            is_quantized=is_quantized,
-            is_pinned=device.type == "cuda",
-            has_gate=waits_in_stream,
+        self.mailboxes = tuple(
+            Mailbox.create(
+                size.rows,
+                size.ranks,
+                layouts[0].gate.columns,
+                is_quantized=is_quantized,
+                is_pinned=device.type == "cuda",
+                has_gate=waits_in_stream,
+                holds_next=groups > 1,
+            )
+            for _ in range(groups)
         )
-        self.state = PlanState.create(device)
+        self.waits_in_stream = waits_in_stream
+        self.gpu_times = torch.zeros(groups, 2, dtype=torch.int64, device=device)  # of every group: see `PlanState`
+        self.states = tuple(PlanState.create(device, times) for times in self.gpu_times)
         self._reads_in_place = device.type == "cpu" or places.is_pinned
         in_place = places.in_ram if self._reads_in_place else np.zeros_like(places.in_ram)
         most_misses = min(size.rows * size.ranks, places.resident.shape[1])
-        self._tables = TierTables(places.resident, in_place, most_misses, device)
+        self._tables = TierTables(places.resident, in_place, most_misses, device, groups)
         layers = [LayerExperts(layout, row) for layout, row in zip(layouts, places.in_ram.tolist(), strict=True)]
-        self._service = DoorbellService(pool, layers, [self.mailbox], limit_s, memory=places, reads=reads)
+        self._service = DoorbellService(pool, layers, self.mailboxes, limit_s, memory=places, reads=reads)
         self.reads = reads
         what, name_of = "experts on the CPU", partial(_name_of, places.layers)
-        words = AskingWords(what, f"the threads that compute {what}", name_of)
-        self._windows = AskingWindows(self._service, [(self.mailbox, self.state)], words)
-        self._before_launch: Callable[[bool], None] | None = None
+        words = AskingWords(what, f"the threads that compute {what}", name_of, "none waits for the CPU")
+        self._answers = Answers(self._service, words)
+        self._launches = _Launches(self._tables)
+        boxes = enumerate(zip(self.mailboxes, self.states, strict=True))
+        self.windows = tuple(
+            AskingWindows(self._answers, {group: box}, partial(self._launches.before, group)) for group, box in boxes
+        )
         self._behind_prompt: Callable[[NDArray[np.int32]], None] | None = None
-        self.seats_are_held = False  # see `hold_seats`
 
     @property
     def tables(self) -> list[LayerTables]:
-        """Of every layer; views, on the device."""
+        """Of every layer, as the first group has them; views, on the device."""
         return self._tables.layers()
 
     @property
@@ -125,16 +152,17 @@ class ExpertTiers:
         """int32 [layers, experts] on the device: how many windows asked for each expert; wraps."""
         return self._tables.asked
 
-    def layer(self, index: int) -> LayerTiers:
-        """What the launches of one layer take; layers are counted as in `places`."""
-        return LayerTiers(self.tables[index], self.mailbox, self.state, index)
+    def layer(self, index: int, group: int = 0) -> LayerTiers:
+        """What a group's launches of one layer take; layers are counted as in `places`."""
+        tables = self._tables.layers(group)[index]
+        return LayerTiers(tables, self.mailboxes[group], self.states[group], index)
 
     def set_resident(self, layer: int, expert: int, address: int) -> None:
-        """From the next `launched` on this seat holds the expert's bytes, 0: none does. Behind all launches so far."""
+        """From each group's next launch on this seat holds the expert's bytes, 0: none does. Behind those so far."""
         self._tables.set_resident(layer, expert, address)
 
     def set_in_ram(self, layer: int, expert: int, address: int) -> None:
-        """Where the expert lies in main memory, 0: it does not; for the CPU now, in place from the next `launched` on.
+        """Where the expert lies in main memory, 0: it does not; for the CPU now, in place from the next launches on.
 
         No window in flight may still need what was there before.
         """
@@ -158,53 +186,25 @@ class ExpertTiers:
 
         behind_prompt: behind a prompt that passed in chunks, see `prompt_was_read`.
         """
-        self._before_launch, self._behind_prompt = before_launch, behind_prompt
+        self._launches.follow, self._behind_prompt = before_launch, behind_prompt
+
+    @property
+    def seats_are_held(self) -> bool:
+        """See `hold_seats`."""
+        return self._launches.seats_are_held
 
     def hold_seats(self) -> None:
         """Until `release_seats` nobody who follows is called, so that every expert stays where it is."""
-        self.seats_are_held = True
+        self._launches.seats_are_held = True
 
     def release_seats(self) -> None:
         """Seats may change again, behind what was launched so far."""
-        self.seats_are_held = False
+        self._launches.seats_are_held = False
 
     def prompt_was_read(self, asked: NDArray[np.int32]) -> None:
         """asked [layers, experts]: how many of a prompt's last rows took each expert; its reply begins now."""
         if self._behind_prompt is not None:
             self._behind_prompt(asked)
-
-    def launched(self, *, is_read: bool = False) -> None:
-        """A window, or a read, is about to be launched behind those in flight: from now on it may ask.
-
-        Raises DeviceLostError if nobody answers any more.
-        """
-        self._windows.require_answers()
-        if self._before_launch is not None and not self.seats_are_held:
-            self._before_launch(is_read)
-        self._tables.flush()
-        self._windows.launched()
-
-    def landed(self) -> None:
-        """See `AskingWindows.landed`."""
-        self._windows.landed()
-
-    def cut_off(self) -> None:
-        """See `AskingWindows.cut_off`."""
-        self._windows.cut_off()
-
-    def forget(self) -> None:
-        """See `AskingWindows.forget`."""
-        self._windows.forget()
-
-    def waiting_for(self) -> str:
-        """What windows are waiting for, in words."""
-        state = self._service.state(BOX)
-        if not state.is_waiting or state.done >= RAISED:
-            return f"{len(self._windows)} windows are in flight, and none waits for the CPU"
-        return (
-            f"a window waits for the CPU's answer to request {state.door}: {state.rows} rows, {state.entries} places "
-            f"of experts of {_name_of(self._places.layers, state.layer)}"
-        )
 
     def counts(self) -> TierCounts:
         """So far; of a GPU what the call before this one asked it for, so that nobody waits."""
@@ -212,14 +212,14 @@ class ExpertTiers:
         return TierCounts(found.seats, found.in_place, found.on_cpu, self._service.counters())
 
     def stop(self) -> None:
-        """See `AskingWindows.stop`."""
-        self._windows.stop()
+        """See `Answers.stop`."""
+        self._answers.stop()
 
     def close(self) -> None:
         """Stop, and let go of the threads and of who follows; nothing is in flight any more."""
         # Who follows knows these tiers: together they would outlive their last user.
-        self._before_launch = self._behind_prompt = None
-        self._windows.close()
+        self._launches.follow = self._behind_prompt = None
+        self._answers.close()
 
 
 def _name_of(layers: Sequence[str], layer: int) -> str:

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from strata.kernels.dependent import begin_dependent, dependent_options
+from strata.kernels.dependent import allow_dependents, dependent_options, wait_for_predecessor
 from strata.kernels.expert_plan.tables import Mailbox, PlannedWork, PlanState
 from strata.kernels.instructions import load_acquire, load_acquire_in_first_warp, nanoseconds
 
@@ -22,14 +22,16 @@ MOST_COLUMNS = 4096  # at a time: 64 registers of a thread for all places
 @triton.jit(do_not_specialize_on_alignment=["done", "number", "seen", "times", "cpu_places", "cpu_count"])
 def collect_kernel(
     done, out, number, seen, times, cpu_places, cpu_count, by_rank,
-    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr,
+    HIDDEN: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr, HOLDS_NEXT: tl.constexpr,
 ):  # fmt: skip
-    """Programs: one for every PLACES places, which waits for them.
+    """Programs: one for every PLACES places, which waits for them. HOLDS_NEXT: see `Mailbox.holds_next`.
 
     The first program alone looks across the link, and tells the others in the GPU's memory: looks of several at one
     word of main memory are served one after another, 0.6 us each on an H200.
     """
-    begin_dependent()
+    if not HOLDS_NEXT:
+        allow_dependents()
+    wait_for_predecessor()
     program, count, awaited = tl.program_id(0), tl.load(cpu_count), tl.load(number)
     index = program * PLACES + tl.arange(0, PLACES)
     place = tl.load(cpu_places + index, mask=index < count, other=0)
@@ -48,6 +50,8 @@ def collect_kernel(
             while flag != awaited:  # of an older request, or of one before the numbers began again
                 flag = load_acquire(seen)
         ended = nanoseconds()
+        if HOLDS_NEXT:
+            allow_dependents()  # a program without places allows them by its end
         copy_places(out, by_rank, place, index < count, flag, HIDDEN, COLUMNS)
         if program == 0:
             tl.store(seen, awaited)
@@ -75,5 +79,5 @@ def collect_rows(mailbox: Mailbox, state: PlanState, planned: PlannedWork, by_ra
         mailbox.done, mailbox.out, state.number, state.seen, state.times,
         planned.cpu_places, planned.cpu_count, by_rank,
         HIDDEN=hidden, COLUMNS=min(MOST_COLUMNS, triton.next_power_of_2(hidden)), PLACES=PLACES,
-        num_warps=WARPS, enable_fp_fusion=False, **options,
+        HOLDS_NEXT=mailbox.holds_next, num_warps=WARPS, enable_fp_fusion=False, **options,
     )  # fmt: skip

@@ -36,6 +36,9 @@ class Mailbox:
     d: torch.Tensor | None  # float32 [max_rows, hidden / 32]
     out: torch.Tensor  # float32 [max_rows, ranks, hidden]
     gate: torch.Tensor | None = None  # int32 [1], or None where the number alone is waited for
+    # Whether kernels behind a collecting that waits start when the answer is there, not before: they would wait where
+    # those of other windows could run meanwhile.
+    holds_next: bool = False
 
     @classmethod
     def create(
@@ -47,6 +50,7 @@ class Mailbox:
         is_quantized: bool = False,
         is_pinned: bool = False,
         has_gate: bool = False,
+        holds_next: bool = False,
     ) -> "Mailbox":
         """A mailbox in new memory, pinned for a GPU if asked to; a gate is open."""
 
@@ -66,6 +70,7 @@ class Mailbox:
             zeros(max_rows, hidden // 32, dtype=torch.float32) if is_quantized else None,
             zeros(max_rows, ranks, hidden, dtype=torch.float32),
             flags[4, :1] if has_gate else None,
+            holds_next,
         )
 
 
@@ -92,7 +97,7 @@ class LayerTables:
 
 @dataclass(frozen=True)
 class PlanState:
-    """What all layers of a stage share; on the computing device."""
+    """What all layers of a window share, and all windows that use one mailbox; on the computing device."""
 
     number: torch.Tensor  # int32 [1]: the last number that the door was rung with
     arrivals: torch.Tensor  # int32 [1]: what the programs of a launch count in; 0 between launches
@@ -100,14 +105,14 @@ class PlanState:
     times: torch.Tensor  # int64 [2], ns counted up: from a ring to the start of its collecting, and spent waiting there
 
     @classmethod
-    def create(cls, device: torch.device | str) -> "PlanState":
-        """Before the first window."""
+    def create(cls, device: torch.device | str, times: torch.Tensor | None = None) -> "PlanState":
+        """Before the first window. times: where they are counted up, if not in new memory."""
 
         def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(count, dtype=dtype, device=device)
 
         number, arrivals, seen = (zeros(1, torch.int32) for _ in range(3))
-        return cls(number, arrivals, seen, zeros(2, torch.int64))
+        return cls(number, arrivals, seen, zeros(2, torch.int64) if times is None else times)
 
 
 @dataclass(frozen=True)
