@@ -54,8 +54,8 @@ class _BrokenOff(Exception):
 @contextmanager
 def _breaking_off(model: StageModel, launches: int) -> Iterator[None]:
     """The chunk under way fails behind so many launches."""
-    assert model.chunks is not None and model.chunks._under_way is not None
-    chunk, left = model.chunks._under_way, iter(range(launches))
+    assert model.chunks is not None and model.chunks._holder is not None
+    chunk, left = model.chunks._holder, iter(range(launches))
     inner = chunk.launch
 
     def run_some(run: Callable[[Any], None]) -> None:

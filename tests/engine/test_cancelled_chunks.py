@@ -29,5 +29,5 @@ def test_a_thousand_cancelled_reads_leave_nothing() -> None:
         assert grown < MOST_GROWTH
         state = model.new_state()
         assert torch.equal(model.read([Segment(state, text)]).logits, whole)
-        tiers = model.stage.model.tiers
+        tiers = model.stage.stages[0].model.tiers
         assert tiers is not None and not tiers.seats_are_held

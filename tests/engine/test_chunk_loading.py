@@ -77,7 +77,7 @@ def test_a_chunk_is_no_longer_than_a_slot_and_windows_need_none() -> None:
 
 
 def test_who_cannot_be_read_in_chunks_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.engine.stage_loading.chunk_problem", lambda _: "the moon is full")
+    monkeypatch.setattr("strata.engine.part_loading.chunk_problem", lambda _: "the moon is full")
     found = loaded("llama", planned("llama"))
     assert found.model.reads_as_windows
     assert "prompts are read as windows of 32 rows, which is slow, because the moon is full" in found.notices

@@ -43,7 +43,7 @@ def decode(model: StageModel, state: StageSlot, text: torch.Tensor) -> torch.Ten
 
 def kept(model: StageModel, state: StageSlot) -> list[torch.Tensor]:
     """Copies of all that the slot's rows left behind."""
-    return list(model.stage.state.save(state.index, state.position).tensors)
+    return list(model.stage.stages[0].state.save(state.index, state.position).tensors)
 
 
 def assert_same_state(model: StageModel, one: StageSlot, other: StageSlot) -> None:
@@ -168,11 +168,11 @@ def test_a_cancelled_read_leaves_the_slot_for_others() -> None:
     model, text = chunked_model("qwen4_exp"), text_of(100)
     whole = read(model, model.new_state(), text)
     state = model.new_state()
-    for steps in range(len(model.stage.model.layers)):
+    for steps in range(len(model.stage.stages[0].model.layers)):
         reading = model.begin_read(Segment(state, text))
         for _ in range(steps):
             reading.advance()
-        with pytest.raises(ValueError, match="a chunk is under way"):
+        with pytest.raises(ValueError, match="a read of slot 1 is under way"):
             model.begin_read(Segment(state, text))
         reading.cancel()
         reading.cancel()
@@ -184,8 +184,8 @@ def test_a_cancelled_read_leaves_the_slot_for_others() -> None:
 def test_rows_that_no_chunk_has_are_refused() -> None:
     model = chunked_model("llama", capacity=64)
     state = model.new_state()
-    with pytest.raises(ValueError, match="a chunk has 1 to 64 rows"):
-        model.begin_read(Segment(state, text_of(65)))
+    with pytest.raises(ValueError, match="logits of all of 65 rows: a chunk has 1 to 64"):
+        model.begin_read(Segment(state, text_of(65)), LogitRows.ALL)
     with pytest.raises(ValueError, match="mark 60 is no multiple of 64 inside rows 0 to 64"):
         model.begin_read(Segment(state, text_of(64)), marks=[60])
     with pytest.raises(ValueError, match="positive multiple of 64 rows, not 100"):
@@ -211,7 +211,7 @@ def test_bits_do_not_depend_on_who_has_a_seat(family: str, rows: int) -> None:
 @needs_library
 def test_nobody_changes_seats_while_a_chunk_is_under_way() -> None:
     with chunked_in_tiers("qwen3_5_moe", "code8", Tiering(0.25)) as (model, _):
-        tiers, called = model.stage.model.tiers, list[bool]()
+        tiers, called = model.stage.stages[0].model.tiers, list[bool]()
         assert tiers is not None
         tiers.follow(called.append)
         stream, state = model.new_state(), model.new_state()
@@ -229,7 +229,7 @@ def test_nobody_changes_seats_while_a_chunk_is_under_way() -> None:
 def test_the_experts_of_a_prompt_s_last_rows_are_told_when_it_is_read() -> None:
     """Of the last 64 rows of a prompt, once it is through; of a shorter one nothing."""
     with chunked_in_tiers("qwen3_5_moe", "code8", Tiering(0.25), capacity=128) as (model, _):
-        tiers, told = model.stage.model.tiers, list[np.ndarray]()
+        tiers, told = model.stage.stages[0].model.tiers, list[np.ndarray]()
         assert tiers is not None and model.chunks is not None
         tiers.follow(lambda _: None, told.append)
         state, other, text = model.new_state(), model.new_state(), text_of(230)
@@ -238,7 +238,7 @@ def test_the_experts_of_a_prompt_s_last_rows_are_told_when_it_is_read() -> None:
         assert told == []
         model.read([Segment(state, text)])
         (asked,) = told
-        mlps = [layer.mlp for layer in model.stage.model.layers if isinstance(layer.mlp, SparseMlp)]
+        mlps = [layer.mlp for layer in model.stage.stages[0].model.layers if isinstance(layer.mlp, SparseMlp)]
         assert asked.shape == (len(mlps), mlps[0].router.shape[0])
         assert asked.sum(axis=1).tolist() == [64 * mlp.experts_per_token for mlp in mlps]
         assert asked.max() <= 64

@@ -10,7 +10,7 @@ import torch
 
 from strata.engine.read_pace import (
     LONGEST_WAIT,
-    MOST_SLEEP,
+    SLEEP,
     ClockMark,
     LegPlace,
     LegTime,
@@ -27,6 +27,10 @@ from tests.engine.pretended_device import Device
 
 def pace_on(device: Device, *, by_tiles: bool = False) -> ReadPace:
     return ReadPace(ReadSteps(0.05, by_tiles), device.mark, device.clock, device.sleep)
+
+
+def has_room_soon(pace: ReadPace, place: LegPlace) -> bool:
+    return pace.until(lambda: pace.has_room(place, Copying()))
 
 
 def working(device: Device, work: float, waiting: float = 0.0) -> Callable[[Callable[[], None]], None]:
@@ -82,12 +86,12 @@ def test_legs_are_known_by_their_place_and_others_taken_for_the_longest_layer() 
 def test_an_unknown_device_gets_one_leg_after_another() -> None:
     device = Device()
     pace = pace_on(device)
-    assert pace.wait_for_room(LegPlace(13, 0, 0), Copying())
+    assert has_room_soon(pace, LegPlace(13, 0, 0))
     pace.launch(LegPlace(13, 0, 0), 0.0, 0.0, working(device, 0.02))
     assert pace.queued == inf
-    while not pace.wait_for_room(LegPlace(13, 1, 0), Copying()):
+    while not has_room_soon(pace, LegPlace(13, 1, 0)):
         assert device.now < 0.02
-    assert device.now == pytest.approx(0.02, abs=MOST_SLEEP) and pace.queued == 0.0
+    assert device.now == pytest.approx(0.02, abs=SLEEP) and pace.queued == 0.0
     assert [leg.work for leg in pace.times.from_leg(LegPlace(13, 5, 0))] == pytest.approx([0.02])
 
 
@@ -179,7 +183,7 @@ def run_layers(pace: ReadPace, device: Device, layers: int, seconds: float, laun
 
     yields = [device.now]
     for layer in range(layers):
-        while not pace.wait_for_room(LegPlace(13, layer, 0), Copying()):
+        while not has_room_soon(pace, LegPlace(13, layer, 0)):
             yields.append(device.now)
         for number in range(2):
             pace.launch(LegPlace(13, layer, number), 0.0, 0.0, launch)
@@ -195,10 +199,10 @@ def test_a_read_yields_once_a_layer_and_queues_no_more_than_it_may(
     device = Device()
     pace = pace_on(device)
     gaps = run_layers(pace, device, 40, layer, launching * layer)
-    assert max(gaps) <= LONGEST_WAIT + MOST_SLEEP + launching * layer + 1e-9
+    assert max(gaps) <= LONGEST_WAIT + SLEEP + launching * layer + 1e-9
     assert device.busy_until - device.now <= most_queued + 1e-9
     if layer < 0.025:  # the device never waits for the host, but for the first two layers, of which nothing is known
-        assert device.busy_until <= (40 + 2 * launching) * layer + 2 * MOST_SLEEP
+        assert device.busy_until <= (40 + 2 * launching) * layer + 2 * SLEEP
 
 
 def test_waiting_for_a_step_waits_for_the_oldest_layer_or_the_oldest_leg() -> None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from strata.engine.chunk_reads import ChunkReads
 from strata.engine.memory_plan import GIB
-from strata.engine.reader_room import fitting_chunk, reader_bytes, reader_room
+from strata.engine.reader_room import HISTORY_BYTES, aside_bytes, aside_room, fitting_chunk, reader_bytes, reader_room
 from strata.engine.stage import Stage, StageSizes
 from strata.models.device.describe import describe
 from strata.models.device.reading.chunks import chunk_room
@@ -13,6 +14,8 @@ from strata.models.device.synthetic import SyntheticWeights
 from strata.models.families import family_of
 from strata.quant.cell_codes import CellKind
 from strata.weights.presets import STYLES, preset_config, set_fields, text_part
+from tests.engine.chunked_stages import CHUNKED, chunked_model
+from tests.gpu.tiny_models import FIELDS
 
 CPU = torch.device("cpu")
 WIDER = {
@@ -40,6 +43,21 @@ def test_the_room_holds_what_chunks_take(family: str, rows: int) -> None:
         taken = chunk_room(model, stage.state, stage.rotation, rows).total_bytes
         planned = reader_bytes(config, rows, 1024, kind)
         assert taken <= planned <= 1.25 * taken
+
+
+@pytest.mark.parametrize("family", CHUNKED)
+@pytest.mark.parametrize("rows", [64, 256])
+def test_the_room_of_a_chunk_set_aside_holds_what_is_copied(family: str, rows: int) -> None:
+    model = chunked_model(family, slots=4, context=256, capacity=rows)
+    config = preset_config(family, "tiny")
+    set_fields(config, FIELDS[family])
+    assert isinstance(model.reads, ChunkReads)
+    (reads,) = model.reads.line
+    reads.make_room(1, None)
+    assert reads.room.piece_bytes <= aside_bytes(config, rows) <= 1.25 * reads.room.piece_bytes + 2 * HISTORY_BYTES
+    published = preset_config("qwen4_exp", "published")
+    assert 335e6 < aside_bytes(published, 8192) < 337e6
+    assert aside_room(published, 8192, stages=2).fixed == 2 * aside_bytes(published, 8192)
 
 
 def test_only_cells_of_bf16_need_no_room_beside_them() -> None:

@@ -32,7 +32,7 @@ def pool() -> Iterator[Pool]:
 def test_every_list_is_computed_where_it_lies_and_windows_go_on_as_before(family: str, choice: str, pool: Pool) -> None:
     with tiered(family, choice, TIERING, pool) as (_, description):
         assert description.tiers is not None
-        stage, ranks = Stage(description, StageSizes(2, 64), (1, 4)), description.tiers.mailbox.out.shape[1]
+        stage, ranks = Stage(description, StageSizes(2, 64), (1, 4)), description.tiers.mailboxes[0].out.shape[1]
         lists = listed_experts(store_of(family, choice, TIERING), ranks)
         assert len({each.layer for each in lists}) > 1
         before = window_of(stage)

@@ -1,8 +1,8 @@
 """`python -m tests.gpu.reading`: do prompts that pass this GPU in chunks give what they should, wherever they are cut?
 
 For people with an NVIDIA GPU; a minute or two, most of it compiling. Tiny models: logits beside the torch road, bits
-over cuts, windows in between, marks and caches, nothing compiled behind the warm-up. `--device cpu` runs the torch road
-against itself.
+over cuts, windows in between, marks and caches, nothing compiled behind the warm-up; reads that give way, and reads
+over two stages of the card. `--device cpu` runs the torch road against itself, `--only` some groups of checks.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from strata.models.device.state import SavedSlot
 from strata.native.pool import Pool
 from tests.engine.cancelled_chunks import cancel_reads, host_bytes
 from tests.engine.tiered_stages import Tiering, built, share_table, sparse_layers, store_of
+from tests.gpu.passing_reads import SLOTS, AsideChecks, ChainChecks
 from tests.random_text import text_of
 
 MODELS = (("qwen4_exp", "none"), ("qwen4_exp", "code4"), ("qwen3_5_moe", "code8"), ("qwen3_moe", "none"))
@@ -38,13 +39,14 @@ TIERINGS = (Tiering(1.0), Tiering(0.0), Tiering(0.25), Tiering(0.5, is_exclusive
 MOST_ERROR = 0.1  # of a row's logits beside the torch road's, in the median
 MOST_GROWTH = 64 << 20  # of main memory, by reads that are given up
 ROWS, CAPACITY, CONTEXT = 200, 256, 512
+GROUPS = ("one", "aside", "chain")  # of checks: a read by itself, reads that give way, two stages
 Read = tuple[torch.Tensor, SavedSlot]  # logits of all rows, and what they left behind
 
 
 def model_on(name: str, choice: str, device: torch.device, steps: ReadSteps | None = None) -> StageModel:
     """All experts on the device."""
     made, description = built(name, choice, device)
-    stage = Stage(description, StageSizes(2, CONTEXT), (1, 32))
+    stage = Stage(description, StageSizes(SLOTS, CONTEXT), (1, 32))
     return StageModel(stage, stage.run, made.config, made.experts_per_row, make_chunks(stage, CAPACITY, None), steps)
 
 
@@ -57,7 +59,7 @@ def read(model: StageModel, text: torch.Tensor, cuts: Sequence[int] = ()) -> Rea
 
 
 def _ended(model: StageModel, state: StageSlot, logits: torch.Tensor) -> Read:
-    saved = model.stage.state.save(state.index, state.position)
+    saved = model.stage.stages[0].state.save(state.index, state.position)
     model.release(state)
     return logits, saved
 
@@ -76,8 +78,17 @@ class Checks:
         self._name, self._choice, self._device, self._cancelled = name, choice, device, cancelled
         self._model: StageModel | None = None
 
-    def all(self) -> Sequence[tuple[str, Callable[[], str]]]:
+    def of(self, group: str) -> Sequence[tuple[str, Callable[[], str]]]:
         """Each gives a line about what it found, or raises AssertionError."""
+        if group == "aside":
+            aside = AsideChecks(partial(model_on, self._name, self._choice, self._device))
+            return [("gives way", aside.gives_way), ("two, one given up", aside.given_up)]
+        if group == "chain":
+            chain = ChainChecks(
+                self._name, self._choice, self._device, partial(model_on, self._name, self._choice, self._device)
+            )
+            checks = (("runs", chain.runs), ("gives way", chain.gives_way), ("given up", chain.given_up))
+            return [(f"two stages: {what}", check) for what, check in checks]
         return [
             ("warm-up", self.warm_up),
             ("cuts", self.cuts),
@@ -143,7 +154,7 @@ class Checks:
         assert are_equal(_ended(model, state, logits), whole), "windows of another slot change the read"
         model.release(stream)
         short = read(model, text[:128])[1].tensors
-        kept = reading.checkpoints[0].parts
+        kept = reading.checkpoints[0].parts_of(0)
         for part, wanted in zip(kept, (*short[:3], short[-1][None]), strict=True):
             assert torch.equal(part, wanted.to(part.device)), "the state at the mark differs"
 
@@ -216,6 +227,7 @@ def main() -> int:
         "--cancelled", type=int, default=0, help="give up so many reads of each model in the middle, too"
     )
     parser.add_argument("--models", nargs="*", help="families; all if not given")
+    parser.add_argument("--only", nargs="*", choices=GROUPS, default=GROUPS, help="groups of checks; all if not given")
     options = parser.parse_args()
     device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     if options.kernels is not None:
@@ -226,7 +238,8 @@ def main() -> int:
     for name, choice in MODELS:
         if options.models and name not in options.models:
             continue
-        for what, check in Checks(name, choice, device, options.cancelled).all():
+        checks = Checks(name, choice, device, options.cancelled)
+        for what, check in (each for group in options.only for each in checks.of(group)):
             is_good, line = _tried(partial(check))
             passed, failed = passed + is_good, failed + (not is_good)
             print(f"{'ok  ' if is_good else 'FAIL'} {name} {choice}, {what}: {line}", flush=True)

@@ -95,6 +95,7 @@ def compiling_launches(chunks: ChunkMemory) -> Iterator[Launch]:
         if rows <= chunks.capacity and position + rows <= chunks.state.cells:
             launches = chunks.launches(rows, _EveryForm(chunks.model), position)
             yield from (launch for launch in launches if launch.step != GROUP_STEP)
+    yield from chunks.entries(min(COMPILED_ROWS[1], chunks.capacity, chunks.state.cells))
 
 
 def chosen_from(model: DeviceModel) -> int:

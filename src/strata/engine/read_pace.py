@@ -19,9 +19,11 @@ from strata.experts.streams import CudaMark, Mark
 from strata.settings import EngineSettings
 from strata.types import ReadAhead
 
-LEAST_SLEEP, MOST_SLEEP = 1e-4, 2e-4  # seconds, between two looks at what has ended
+SLEEP = 2e-4  # seconds, between two looks at what has ended
 LONGEST_WAIT = 0.004  # for room: others may want something meanwhile
 LaunchLeg = Callable[[Callable[[], None]], None]
+# Stand for a layer: a chunk's streams on their way into its memory, out of it, and to the next stage.
+COMES_IN, GOES_OUT, HANDS_OVER = -1, -2, -3
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class LegPlace:
     """Which leg of which chunks."""
 
     rows: int  # of the chunk, as a power of two
-    layer: int
+    layer: int  # or COMES_IN, GOES_OUT, HANDS_OVER
     number: int  # of the layer's legs
 
 
@@ -77,9 +79,15 @@ class LegTimes:
         self._last = None
 
     def from_leg(self, place: LegPlace) -> Sequence[LegTime]:
-        """This leg of a layer and those behind it; of an unknown layer as the longest known one, () if none is."""
-        layers = self._known.get(place.rows, {})
-        legs = layers.get(place.layer) or max(layers.values(), key=_whole, default=[])
+        """This leg of a layer and those behind it; of an unknown layer as the longest known one, () if none is.
+
+        Of an unknown copy of streams as another one, or as a layer.
+        """
+        known = self._known.get(place.rows, {})
+        copies = [legs for layer, legs in known.items() if layer < 0]
+        layers = [legs for layer, legs in known.items() if layer >= 0]
+        alike = copies if copies and place.layer < 0 else layers
+        legs = known.get(place.layer) or max(alike, key=_whole, default=[])
         return legs[place.number :]
 
 
@@ -119,7 +127,7 @@ class _Flight:
     place: LegPlace
     work: float  # as it took last; infinite if that is not known
     sending: float  # seconds that sending its experts takes
-    arrival: float  # when they are there, about, on the host's clock
+    arrival: float  # when what it waits for is there, about, on the host's clock
     launched: float  # on the host's clock
     launching: float  # seconds of the host
     begun: Mark
@@ -151,6 +159,10 @@ class ReadPace:
             return cls(steps or ReadSteps(), lambda: CudaMark(torch.cuda.current_stream(device)))
         return cls(steps or ReadSteps(), ClockMark)
 
+    def mark(self) -> Mark:
+        """Behind what was launched so far."""
+        return self._make_mark()
+
     @property
     def queued(self) -> float:
         """Seconds of what was launched and has not ended, about; infinite if it has a leg of an unknown kind."""
@@ -163,26 +175,29 @@ class ReadPace:
         coming = self.times.from_leg(place)
         return coming[:1] if self.steps.by_tiles else coming
 
-    def wait_for_room(self, place: LegPlace, copying: Copying) -> bool:
-        """Until the step that begins with this leg may be launched, but not for long; whether it may.
+    def has_room(self, place: LegPlace, copying: Copying, arrival: float = 0.0) -> bool:
+        """Whether the step that begins with this leg may be launched: at most `most_ahead` seconds are queued with it,
+        or it stands alone. The host takes its time for launching, in which the device goes on.
 
-        When it is launched, at most `most_ahead` seconds are queued with it, or it stands alone. The host takes its
-        time for that, in which the device goes on.
+        arrival: seconds until what it waits for is there, beside experts.
         """
-        began = self._clock()
-        step, arrival = self.step_of(place), began + next(iter(copying.arrivals), 0.0)
-        launching = sum(leg.launching for leg in step)
         self._see_ends()
-        while self._in_flight:
-            now = self._clock()
-            end = time_through(max(self._end(), now), step, arrival) if step else inf
-            too_much = end - (now + launching) - self.steps.most_ahead
-            if too_much <= 0:
-                return True
-            if now - began >= LONGEST_WAIT:
+        if not self._in_flight:
+            return True
+        step, now = self.step_of(place), self._clock()
+        if not step:
+            return False
+        begin = max(self._end(), now + arrival)
+        end = time_through(begin, step, now + next(iter(copying.arrivals), 0.0))
+        return end - (now + sum(leg.launching for leg in step)) <= self.steps.most_ahead
+
+    def until(self, was_done: Callable[[], bool]) -> bool:
+        """Have something done that needs room, but do not wait for long; whether it was."""
+        began = self._clock()
+        while not was_done():
+            if self._clock() - began >= LONGEST_WAIT:
                 return False
-            self._sleep(max(LEAST_SLEEP, min(too_much, MOST_SLEEP)))
-            self._see_ends()
+            self._sleep(SLEEP)
         return True
 
     def wait_for_step(self) -> bool:
@@ -209,24 +224,32 @@ class ReadPace:
 
     def between_chunks(self) -> ReadAhead:
         """The same behind a chunk: the next one is taken to begin as that one did, and its experts are not sent yet."""
-        queued, step = self.queued, () if self._rows is None else self.step_of(LegPlace(self._rows, 0, 0))
+        return ReadAhead(self.queued) if self._rows is None else self.ahead_of(LegPlace(self._rows, 0, 0))
+
+    def ahead_of(self, place: LegPlace, entry: Sequence[LegPlace] = ()) -> ReadAhead:
+        """The same of a chunk that goes on with this leg and whose experts are not sent yet.
+
+        entry: what is copied before that.
+        """
+        queued, step = self.queued, self.step_of(place)
         if not step:
             return ReadAhead(queued)
+        copies = [leg for each in entry for leg in self.step_of(each)]
         first = next((leg.sending for leg in step if leg.sending), 0.0)
-        return ReadAhead(queued, time_through(queued, step, first) - queued)
+        return ReadAhead(queued, time_through(queued, [*copies, *step], first) - queued)
 
     def launch(self, place: LegPlace, sending: float, arrival: float, launch: LaunchLeg) -> None:
-        """Launch a leg. sending: seconds that sending its experts takes, 0: it waits for none; arrival: until they are
-        there.
+        """Launch a leg. sending: seconds that sending its experts takes, 0: it waits for none.
 
-        launch: is handed what it calls between waiting for experts and working with them.
+        arrival: seconds until they are there, or whatever else it waits for; launch: is handed what it calls between
+        waiting and working.
         """
         self._rows, there = place.rows, list[Mark]()
         launched, begun = self._clock(), self._make_mark()
         launch(lambda: there.append(self._make_mark()))
         behind_waiting = there[0] if there else None
         work = next((leg.work for leg in self.times.from_leg(place)), inf)
-        arrival = launched + arrival if sending else -inf
+        arrival = launched + arrival if sending or arrival else -inf
         launching = self._clock() - launched
         self._in_flight.append(
             _Flight(place, work, sending, arrival, launched, launching, begun, behind_waiting, self._make_mark())

@@ -11,7 +11,7 @@ import torch
 from strata.engine.reply import Reply
 from strata.engine.slot import Slot
 from strata.engine.steps import Read
-from strata.models.base import LogitRows, Output, Reading
+from strata.models.base import LanguageModel, LogitRows, Output, Reading
 from strata.models.blocks.rows import TILE_ROWS
 from strata.sampling.draw import Draw
 from strata.sampling.logprobs import token_logprob
@@ -51,11 +51,17 @@ class Piece:
         are too large.
         """
         self._slot, self._reply, self._logprobs, self._depth = slot, reply, logprobs, depth
-        self._stop, self._points = step.stop, step.points
-        self._most = step.stop if logprobs is None else rows_with_logits(slot.model.vocabulary_size)
+        self._start, self._stop, self._points = slot.position, step.stop, step.points
+        self._most = step.stop if logprobs is None else _rows_with_logits_of(slot.model)
         self._rows = reply.prompt[:0]  # of the reading under way
+        self._noted = 0  # of its checkpoints
         self._reading: Reading | None = None
         self._output: Output | None = None  # of rows that the draft layer has not been told of
+
+    @property
+    def read_rows(self) -> int | None:
+        """Of the prompt so far, if some of this piece are part of the slot's state; None if none are."""
+        return self._slot.position if self._slot.position > self._start else None
 
     def advance(self) -> ReadOutcome | None:
         """The next step; what came of it behind the last one. `cancel` follows what an error leaves.
@@ -82,8 +88,9 @@ class Piece:
     def _read_on(self) -> Output | None:
         """The model's next step; what it gave behind its last one for these rows."""
         if self._reading is None:
-            self._reading = self._begin()
+            self._reading, self._noted = self._begin(), 0
         if not self._reading.advance():
+            self._note_points(self._reading)
             return None
         reading, self._reading = self._reading, None
         try:
@@ -92,9 +99,14 @@ class Piece:
             reading.cancel()
         if self._logprobs is not None:
             self._logprobs.take(output.logits)
-        for state in reading.checkpoints:
-            self._slot.add_point_at(state)
+        self._note_points(reading)
         return output
+
+    def _note_points(self, reading: Reading) -> None:
+        """Keep the places that the read has passed since."""
+        for state in reading.checkpoints[self._noted :]:
+            self._slot.add_point_at(state)
+        self._noted = len(reading.checkpoints)
 
     def _arrive(self, output: Output) -> ReadOutcome | None:
         """Rows have become part of the slot's state."""
@@ -113,6 +125,11 @@ class Piece:
             stop, marks = marks[0], []
         self._rows = self._reply.prompt[start:stop]
         return self._slot.begin_read(self._rows, _logit_rows(stop == end, self._logprobs), marks)
+
+
+def _rows_with_logits_of(model: LanguageModel) -> int:
+    rows = rows_with_logits(model.vocabulary_size)
+    return min(rows, model.chunk_rows or rows)
 
 
 def rows_with_logits(vocabulary_size: int) -> int:

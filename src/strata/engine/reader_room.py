@@ -27,6 +27,8 @@ LEAST_CHUNK_ROWS = 64
 CARD_PART = 8  # what chunks take is at most one part in eight of what a plan may fill
 USUAL_CELLS = 32_768
 PIECE_BYTES = 256  # what a piece is rounded up by
+CHUNKS_ASIDE = "chunks set aside"  # while another prompt is read
+HISTORY_BYTES = 16 << 10  # of n-grams, of all slots, at most
 
 
 def fitting_chunk(
@@ -70,6 +72,18 @@ def reader_room(values: Mapping[str, Any], rows: int, cells: int, kind: CellKind
         a_cell += 2 * ROUNDED_BYTES * text["indexer_head_dim"] / text["indexer_compress_ratio"]
     fixed = reader_bytes(values, rows, cells, kind, is_paged=is_paged) - int(a_cell * cells)
     return Growth(CHUNKS, Place.CARD, fixed=fixed, per_position=a_cell)
+
+
+def aside_room(values: Mapping[str, Any], rows: int, stages: int = 1) -> Growth:
+    """The part of a plan for chunks of so many rows that are set aside, one of every stage, in main memory."""
+    return Growth(CHUNKS_ASIDE, Place.RAM, fixed=stages * aside_bytes(values, rows))
+
+
+def aside_bytes(values: Mapping[str, Any], rows: int) -> int:
+    """Bytes of one chunk's room: its residual streams, the history of its n-grams and what its experts' counts take."""
+    text = values.get("text_config") or values
+    streams = rows * FLOAT_BYTES * text.get("hc_count", 1) * text["hidden_size"]
+    return int(streams + FLOAT_BYTES * _experts(text) * text["num_hidden_layers"]) + HISTORY_BYTES
 
 
 def ring_room(blobs: tuple[tuple[int, int], ...], experts: int) -> int:
