@@ -19,6 +19,7 @@ import torch
 
 from strata.models.base import LanguageModel, LogitRows, Reading, Segment
 from strata.speculation.mtp import SlotDrafts
+from strata.state import moving
 from strata.state.checkpoints import checkpoint_bytes, fork, go_back, take_checkpoint
 
 MARK_ROWS = 16  # between two marks
@@ -47,6 +48,7 @@ class Slot:
     points: list[Checkpoint] = field(default_factory=list)
     marks: list[Checkpoint] = field(default_factory=list)
     use: int = 0  # number of the request that has it
+    is_parked: bool = False  # the state lies in main memory, where nothing is computed
 
     @property
     def position(self) -> int:
@@ -81,7 +83,7 @@ class Slot:
 
     def give_up(self, positions: Collection[int]) -> None:
         """Let go of the points at these positions; the one where the slot stands only when the next one comes."""
-        here = self.position
+        here = None if self.is_parked else self.position
         kept = [point for point in self.points if point.position == here or point.position not in positions]
         self.points = [replace(each, is_passing=True) if each.position in positions else each for each in kept]
 
@@ -137,6 +139,29 @@ class Slot:
             other.release()
             raise
 
+    def park(self, tokens: Sequence[int]) -> bool:
+        """Move what these rows left behind to main memory; later ones go. Nobody goes on here before `unpark`.
+
+        False: there is no room for it, and it stays. Otherwise its place is free, and passing points want room.
+        """
+        self.continued(len(tokens), tokens, self.use)
+        parked = moving.park(self.state)
+        if parked is None:
+            return False
+        self._leave(parked)
+        self.is_parked = True
+        self.points = [replace(point, is_passing=False) for point in self.points]  # no read comes that would end one
+        return True
+
+    def unpark(self) -> None:
+        """Have a place again. Raises EngineError if none is free."""
+        self._leave(moving.unpark(self.state))
+        self.is_parked = False
+
+    def moves_on(self) -> bool:
+        """Launch the next part of what is still to be copied to or from main memory; False: nothing is."""
+        return moving.moves_on(self.state)
+
     def release(self) -> None:
         """Nothing is done with this slot any more: the model may give its place to another conversation."""
         self.model.release(self.state)
@@ -146,6 +171,11 @@ class Slot:
         drafts = 0 if self.drafts is None else self.drafts.bytes_used()
         kept = sum(checkpoint_bytes(mark.state) for mark in self.marks)
         return self.state.bytes_used() + drafts + kept
+
+    def _leave(self, state: Any) -> None:
+        if state is not self.state:
+            self.model.release(self.state)
+        self.state = state
 
     def _nearest(self, position: int) -> Checkpoint:
         """The last checkpoint at or in front of `position`; there is one wherever a request may go on."""
