@@ -228,7 +228,7 @@ def test_what_waits_for_the_cpu_is_as_the_setting_says(wait: str, has_gate: bool
     loaded = load_model(sparse, settings)
     assert isinstance(loaded.engine.model, StageModel) and loaded.notices == ()
     tiers = loaded.engine.model.stage.model.tiers
-    assert tiers is not None and (tiers.mailbox.gate is not None) == has_gate
+    assert tiers is not None and (tiers.mailboxes[0].gate is not None) == has_gate
     chosen = choose_device(open_model(sparse, "none"), settings)
     assert chosen.card is not None
     assert build.compile_request(sparse, settings, chosen.card).waits_in_stream == has_gate
@@ -263,13 +263,13 @@ def test_what_a_run_asked_for_decides_who_has_a_seat_in_the_next(
 ) -> None:
     pc(GOOD)
     wishes: list[Any] = []
-    load = build.load_stage
+    load = build.load_stages
 
     def noting(*parts: Any, **named: Any) -> Any:
         wishes.append(named["wishes"])
         return load(*parts, **named)
 
-    monkeypatch.setattr(build, "load_stage", noting)
+    monkeypatch.setattr(build, "load_stages", noting)
     values: dict[str, Any] = {"device": "cuda", "slots": 1, "context": 512, "cache_gib": 1e-4}
     for file in (None, None, str(tmp_path / "named")):
         values["expert_profile"] = file

@@ -262,7 +262,7 @@ def test_tokenizer_of_another_model(broken_model: Path, refused: Refused) -> Non
         (["generate", "Hello", "once", "again"], ["nothing takes 'once again'", "in quotes"]),
         (["generate", "Hello", "--max-tokens", "many"], ["--max-tokens", "many", "a whole number"]),
         (["generate", "Hello", "--max-tokens", "1.5"], ["--max-tokens", "1.5", "a whole number"]),
-        (["inspect", "--context", "1.5"], ["--context", "'1.5' is no whole number"]),
+        (["inspect", "--context", "1.5"], ["--context", "'1.5'", "a whole number"]),
         (["generate", "Hello", "--max-tokens", "0"], ["max_tokens", "0", "at least 1"]),
         (["generate", "Hello", "--threads", "-3"], ["threads", "-3", "from 1"]),
         (["generate", "Hello", "--dtype", "int3"], ["dtype", "int3", "float32"]),

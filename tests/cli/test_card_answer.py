@@ -1,6 +1,7 @@
 """What a card would do with a model: a plan that is carried out, one that is refused, or why no card is asked."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,3 +63,25 @@ def test_where_no_card_is_asked_it_says_why(
 def test_a_budget_that_is_more_than_there_is_is_refused() -> None:
     with pytest.raises(SettingsError, match="vram_gib: 9 does not work: a card has 8"):
         ask_card(MODEL, EngineSettings(vram_gib=9), PC)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"device": "cpu", "kv_resident": 4096}, "4,096 does not work: on the CPU all keys and values lie in main"),
+        ({"kv_resident": 4096}, "it is for a card, and the model runs on none: a tiny card"),
+        ({"device": "cpu", "checkpoint_gib": 4000.0}, "setting checkpoint_gib: 4000 does not work"),
+        ({"device": "cpu", "parked_gib": 4000.0}, "setting parked_gib: 4000 does not work"),
+        ({"checkpoint_gib": 4000.0}, "setting checkpoint_gib: 4000 does not work"),
+    ],
+)
+def test_what_is_refused_when_a_model_is_loaded_is_refused_here(values: dict[str, Any], words: str) -> None:
+    old = replace(PC, gpus=(GpuFacts("a tiny card", GIB, GIB, (7, 0)),))
+    with pytest.raises(SettingsError, match=words):
+        ask_card(MODEL, EngineSettings(**values), old)
+
+
+def test_stages_are_planned_where_they_are_asked_for() -> None:
+    found = ask_card(MODEL, EngineSettings(devices="cuda:0,cpu", layer_split="2"), PC)
+    assert found.is_used and found.plans is not None
+    assert [plan.request.budgets.card_name for plan in found.plans.plans] == ["cuda:0 (a card)", "the processor"]

@@ -66,7 +66,9 @@ def test_with_a_card_it_shows_the_plan(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert run(["doctor", "--slots", "2", "--context", "2048"]) == 0
     out = capsys.readouterr().out
     for words in ("Made-up card: 24.0 GiB, 23.0 GiB free, compute 8.9, PCIe 4 x 16", "memory plan", "routed experts",
-                  "marks to go back to", "reserve", "On the card: 2 conversations of up to 2,048 tokens at once.",
+                  "marks to go back to", "reserve",
+                  "On the card: 2 conversations of up to 2,048 tokens at once, keys and values as bf16.",
+                  "what slots cost", "each: 1,000 tokens", "slots that fit",
                   "copy to it 24.0", "8.0 GiB in 2.5 s; more was not tried", "no time for"):  # fmt: skip
         assert words in out
 

@@ -12,6 +12,7 @@ import pytest
 from strata import models_shipped
 from strata.cli import model_report
 from strata.cli.app import run
+from strata.cli.flags import EngineFlags
 from strata.cli.inspect import inspect
 from strata.cli.model_report import Verdict, decide, decide_with_files, gib
 from strata.cli.synth import synth
@@ -31,7 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def as_json(capsys: pytest.CaptureFixture[str], path: Path, **options: Any) -> dict[str, Any]:
     capsys.readouterr()
-    inspect(path, as_json=True, **options)
+    inspect(path, as_json=True, engine=EngineFlags(**options))
     return json.loads(capsys.readouterr().out)
 
 
@@ -120,9 +121,9 @@ def test_what_cannot_be_used_is_one_sentence(tiny: Path, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="hidden_act"):
         inspect(change(tiny, tmp_path / "a", hidden_act="gelu"))
     with pytest.raises(SettingsError, match="takes from 1 to 4,096 tokens"):
-        inspect(tiny, context=5000)
+        inspect(tiny, engine=EngineFlags(context=5000))
     with pytest.raises(SettingsError, match="dtype"):
-        inspect(tiny, dtype="float8")
+        inspect(tiny, engine=EngineFlags(dtype="float8"))
     (tmp_path / "config.json").write_text('{"model_type": "llama9"}')
     with pytest.raises(ConfigError, match="'llama9' is not supported; supported: qwen4_exp"):
         inspect(tmp_path)

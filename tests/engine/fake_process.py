@@ -15,7 +15,7 @@ from strata.errors import DeviceLostError, EngineError, ModelError
 from strata.sampling.draw import Draw
 from strata.types import FinishReason, ProgressCallback, Usage
 
-ANSWER, CRASH, HANG, ENDLESS, LOSE_GPU, READ_EXPERTS = range(6)
+ANSWER, CRASH, HANG, ENDLESS, LOSE_GPU, READ_EXPERTS, LOSE_LATER = range(7)
 READING_SECONDS = 4.0
 FACTS = ModelFacts(
     "fake", "none", 100, 100, 10, 0, 0, 1, 0, frozenset({1}), TokenizerFiles({"a": [1]}, {}, (), None, "x"), ()
@@ -29,7 +29,14 @@ class FakeLoop:
         self._waiting: dict[int, TokenRequest] = {}
         self._out: list[FromEngine] = []
         self.turns = 0
-        self.arrivals = 0
+        self.read = 0
+        self.is_lost = False
+
+    @property
+    def arrivals(self) -> int:
+        if self.is_lost:
+            raise DeviceLostError("a stage of another process is gone")
+        return self.read
 
     waiting_for = "a window waits for the CPU's answer to request 7"
 
@@ -54,9 +61,10 @@ class FakeLoop:
                 raise DeviceLostError("the GPU failed while it computed")
             if kind == HANG:
                 threading.Event().wait()
-            while kind == READ_EXPERTS and self.arrivals < READING_SECONDS / 0.1:
+            while kind == READ_EXPERTS and self.read < READING_SECONDS / 0.1:
                 time.sleep(0.1)
-                self.arrivals += 1
+                self.read += 1
+            self.is_lost = kind == LOSE_LATER
             self._out.append(Drawn(number, tuple(map(Draw, request.prompt)), usage(len(request.prompt))))
             if kind == ENDLESS:
                 time.sleep(0.01)

@@ -16,8 +16,8 @@ from strata.settings import EngineSettings
 from strata.weights.opening import open_model
 from tests.engine.test_tier_loading import BUDGETS, CPU, GIB
 
-# Without checkpoints, which would give way to experts and leave them more room than was meant.
-SETTINGS = EngineSettings(slots=2, context=256, mmap=True, gpu_reads="windows", checkpoint_gib=0)
+# Without checkpoints and parked conversations, which would give way to experts and leave them more room than was meant.
+SETTINGS = EngineSettings(slots=2, context=256, mmap=True, gpu_reads="windows", checkpoint_gib=0, parked_gib=0)
 
 
 @cache

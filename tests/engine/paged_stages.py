@@ -98,13 +98,13 @@ class Story:
         model.release(other)
         again = fork(first, point)  # where the other's blocks still have places
         self._window(again, third)
-        saved = [model.stage.state.save(state.index, state.position) for state in (first, third, again)]
+        saved = [model.stage.stages[0].state.save(state.index, state.position) for state in (first, third, again)]
         return [*self.logits, *(part.cpu() for each in saved for part in each.tensors)]
 
 
 def assert_consistent(model: StageModel) -> None:
     """What lies in a pool is what main memory holds of the blocks that the table names."""
-    state = model.stage.state
+    state = model.stage.stages[0].state
     assert state.pools is not None
     model.stage.wait()
     for layer in range(state.sizes.attention_layers):

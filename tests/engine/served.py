@@ -17,9 +17,9 @@ SETTINGS = EngineSettings(threads=1, chunk_rows=64)
 class Served:
     """Requests are numbered by the caller."""
 
-    def __init__(self, engine: TokenEngine, slots: int) -> None:
+    def __init__(self, engine: TokenEngine, slots: int, groups: int = 1) -> None:
         self.engine = engine
-        self.scheduler = Scheduler(engine, Limits.of(SETTINGS, slots, engine.chunk_rows))
+        self.scheduler = Scheduler(engine, Limits.of(SETTINGS, slots, engine.chunk_rows, groups=groups))
         self.replies: dict[int, list[int]] = {}
         self.ends: dict[int, Ended] = {}
 

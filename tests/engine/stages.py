@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from strata import models_shipped
-from strata.engine.device_windows import DeviceWindows
+from strata.engine.device_windows import windows_ahead
 from strata.engine.engine import TokenEngine
 from strata.engine.graphs import WindowGraphs
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_model import StageModel
-from strata.engine.windows_ahead import WindowsAhead
 from strata.models.device.describe import describe
 from strata.models.device.description import DeviceModel
 from strata.models.device.weights import DeviceWeights
@@ -67,7 +66,7 @@ def stage_model(
 
 def stage_engine(model: StageModel, *, is_ahead: bool) -> TokenEngine:
     """An engine over it whose tokens the device chooses, one window ahead, or this side."""
-    return TokenEngine(model, SETTINGS, ahead=WindowsAhead(DeviceWindows(model)) if is_ahead else None)
+    return TokenEngine(model, SETTINGS, ahead=windows_ahead(model) if is_ahead else ())
 
 
 def _pocket() -> tuple[Any, Any, Any, list[str]]:

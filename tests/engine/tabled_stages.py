@@ -59,14 +59,19 @@ class Tabled:
 
 @contextmanager
 def tabled(
-    path: Path, device: torch.device = CPU, *, limit_s: float = LIMIT_S, waits_in_stream: bool = False
+    path: Path,
+    device: torch.device = CPU,
+    *,
+    limit_s: float = LIMIT_S,
+    waits_in_stream: bool = False,
+    groups: int = 1,
 ) -> Iterator[Tabled]:
     """Inside the block its tables answer."""
     built = _built(path, device, reads_tables=True)
     parts = [layer.ngram for layer in built.layers if layer.ngram is not None]
     assert parts and all(isinstance(part.table, FileTable) for part in parts)
     uses = [TableUse(part.table.stored, part.shape.heads) for part in parts]
-    tables = FileTables(uses, device, limit_s, waits_in_stream=waits_in_stream)
+    tables = FileTables(uses, device, limit_s, waits_in_stream=waits_in_stream, groups=groups)
     try:
         yield Tabled(built, describe(built, device, None, tables))
     finally:

@@ -58,13 +58,14 @@ def test_more_than_there_is_is_refused_with_the_numbers() -> None:
 def test_checkpoints_that_nobody_asked_for_give_way_to_a_model_that_fits_without_them() -> None:
     source = open_model(models_shipped.default_path())
     roomy = Budgets("a card", Budget(80 * GIB, 80 * GIB), Budget(GIB, GIB))
-    plan = plan_for(source, EngineSettings(slots=1), roomy)
+    settings = EngineSettings(slots=1, parked_gib=0)
+    plan = plan_for(source, settings, roomy)
     assert plan.refusal is None
-    least = plan_for(source, EngineSettings(slots=1, checkpoint_gib=0), roomy).used(Place.RAM)
+    least = plan_for(source, replace(settings, checkpoint_gib=0), roomy).used(Place.RAM)
     assert least < plan.used(Place.RAM), "there is room for more of them than every slot needs"
     short = replace(roomy, ram=Budget(GIB, least))
-    assert plan_for(source, EngineSettings(slots=1), short).used(Place.RAM) == least
-    assert plan_for(source, EngineSettings(slots=1, checkpoint_gib=0.1), short).refusal is not None
+    assert plan_for(source, settings, short).used(Place.RAM) == least
+    assert plan_for(source, replace(settings, checkpoint_gib=0.1), short).refusal is not None
 
 
 @pytest.mark.parametrize(
@@ -80,13 +81,13 @@ def test_checkpoints_that_nobody_asked_for_give_way_to_a_model_that_fits_without
 def test_nothing_stays_in_files_for_checkpoints_that_nobody_asked_for(
     with_them: dict[str, bool], without: dict[str, bool], keeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def planned(source: Any, settings: EngineSettings, budgets: Any) -> Any:
+    def planned(source: Any, settings: EngineSettings, budgets: Any, **_: bool) -> Any:
         left = {"is_filed": False, "is_exclusive": False, "reads_tables": False}
         left |= with_them if settings.checkpoint_gib is None else without
         return SimpleNamespace(refusal=None, request=SimpleNamespace(**left), gib=settings.checkpoint_gib)
 
     monkeypatch.setattr(device_needs, "_plan_for", planned)
-    found: Any = plan_for(cast(Any, None), EngineSettings(), cast(Any, None))
+    found: Any = plan_for(cast(Any, None), EngineSettings(parked_gib=0), cast(Any, None))
     assert found.gib == (None if keeps else 0)
 
 

@@ -30,7 +30,17 @@ from strata.engine.request import TokenRequest
 from strata.sampling.options import SamplingOptions
 from strata.settings import EngineSettings
 from strata.types import FinishReason
-from tests.engine.fake_process import ANSWER, CRASH, ENDLESS, FACTS, HANG, LOSE_GPU, READ_EXPERTS, READING_SECONDS
+from tests.engine.fake_process import (
+    ANSWER,
+    CRASH,
+    ENDLESS,
+    FACTS,
+    HANG,
+    LOSE_GPU,
+    LOSE_LATER,
+    READ_EXPERTS,
+    READING_SECONDS,
+)
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = dict(os.environ, PYTHONPATH=f"{ROOT / 'src'}:{ROOT}")
@@ -141,6 +151,14 @@ def test_a_lost_gpu_ends_the_process_with_its_own_sentence_and_another_one_serve
     until(second, Ready)
     submit(second, 2, ANSWER)
     until(second, Ended)
+
+
+def test_what_is_lost_while_nothing_runs_ends_the_process(started: list[EngineProcess]) -> None:
+    process = start(started)
+    until(process, Ready)
+    submit(process, 1, LOSE_LATER)
+    until(process, Ended)
+    assert lost(process) == "a stage of another process is gone"
 
 
 def test_sigkill_is_noticed_at_once_and_another_process_serves(started: list[EngineProcess]) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from strata.engine.request import TokenRequest
-from strata.engine.stage_slots import StageSlots, fixed_parts
+from strata.engine.slot_keeper import fixed_parts
+from strata.engine.stage_slots import StageSlots
 from strata.models.base import LogitRows, Segment
 from strata.native import library
 from strata.types import FinishReason
@@ -163,7 +164,7 @@ def test_memory_in_use_is_that_of_the_slots_and_their_points() -> None:
     served = serve("qwen3_5_moe", slots=2)
     served.ask(ask(token_ids_of(70), 2))
     slots: StageSlots = served.engine.model.slots  # type: ignore[attr-defined]
-    kept = sum(part.nbytes for part in fixed_parts(slots.stage.state, 0))
+    kept = sum(part.nbytes for part in fixed_parts(slots.stage.stages[0].state, 0))
     assert kept > 10_000
     # A point at row 64 is a checkpoint; what the slot has at the prompt's end belongs to its state.
     assert served.engine.memory() == {"states": slots.slot_bytes + kept, "checkpoints": kept}

@@ -56,11 +56,11 @@ def requests() -> list[TokenRequest]:
 def test_logits_have_the_bits_of_tables_in_memory(waits_in_stream: bool) -> None:
     with tabled(published(), waits_in_stream=waits_in_stream) as found:
         assert torch.equal(logits_of(found), logits_of(in_memory(published())))
-        assert len(found.tables.asked) == 2
+        assert len(found.tables._asked[0]) == 2
         counts = found.tables.counts()
-        heads = found.tables.asked[0].mailbox.out.shape[1]
+        heads = found.tables.table(0).mailbox.out.shape[1]
         assert counts.rows == 2 * heads * (34 + 3 + 4 * 3)
-        assert found.tables.waiting_for() is None
+        assert found.tables.windows[0].waiting_for() is None
 
 
 @cache
@@ -81,7 +81,7 @@ def test_replies_are_those_of_tables_in_memory(is_ahead: bool) -> None:
             served.submit(number, request)
         served.finish()
         assert served.replies == wanted_replies()
-        assert len(found.tables.windows) == 0
+        assert len(found.tables.windows[0]) == 0
 
 
 @pytest.mark.parametrize(("rows", "waits_in_stream"), [(530, False), (70, True)])
@@ -101,7 +101,7 @@ def test_prompts_in_chunks_have_the_bits_of_tables_in_memory(rows: int, waits_in
             logits.append(reading.finish().logits)
         half = len(logits) // 2
         assert torch.equal(torch.cat(logits[:half]), torch.cat(logits[half:]))
-        assert len(found.tables.windows) == 0
+        assert len(found.tables.windows[0]) == 0
 
 
 def test_a_file_that_fails_ends_a_prompt_in_chunks_and_the_next_one_is_read(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_file_that_fails_ends_a_prompt_in_chunks_and_the_next_one_is_read(tmp_
         assert f"{file.name} has changed since" in (served.ends[1].error or "")
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert len(served.ask(requests()[0])) == 5
-        assert len(found.tables.windows) == 0
+        assert len(found.tables.windows[0]) == 0
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def test_a_file_that_fails_ends_its_windows_requests_and_the_next_ones_go_on(
         file.write_bytes(data)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert served.ask(requests()[1]) == wanted_replies()[1]
-        assert len(found.tables.windows) == 0
+        assert len(found.tables.windows[0]) == 0
 
 
 @pytest.mark.parametrize(("is_ahead", "waits_in_stream"), [(True, False), (False, True)])
@@ -206,7 +206,7 @@ def test_a_window_that_is_cut_off_behind_its_request_harms_no_other(waits_in_str
                     launch.run()
                     if launch.step == "n-grams: ask":
                         raise KeyboardInterrupt
-            assert len(found.tables.windows) == 0
+            assert len(found.tables.windows[0]) == 0
         assert torch.equal(wanted[0], wanted[1])
         assert torch.equal(wanted[0], wanted[2])
 
@@ -215,7 +215,7 @@ def test_a_window_that_is_cut_off_behind_its_request_harms_no_other(waits_in_str
 def test_preparing_windows_asks_nobody(prepare: Any) -> None:
     with tabled(published()) as found:
         prepare(Stage(found.description, StageSizes(2, 64), (1,)))
-        assert len(found.tables.windows) == 0
+        assert len(found.tables.windows[0]) == 0
         assert found.tables.counts().requests == 0
 
 
@@ -301,7 +301,7 @@ def test_what_collects_without_having_asked_does_not_wait_for_ever() -> None:
                     if launch.step == step:
                         launch.run()
             forget(stage)
-        assert len(found.tables.windows) == 0
+        assert len(found.tables.windows[0]) == 0
 
 
 def test_the_skeleton_that_is_compiled_asks_as_the_model_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

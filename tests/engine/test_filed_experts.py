@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from strata.engine.device_windows import DeviceWindows
+from strata.engine.device_windows import windows_ahead
 from strata.engine.engine import TokenEngine
 from strata.engine.memory_plan import Place
 from strata.engine.plan_parts import EXPERTS, READ_EXPERTS, weight_parts
 from strata.engine.stage_loading import Card, LoadedStage
 from strata.engine.tier_loading import TierWishes
-from strata.engine.windows_ahead import WindowsAhead
 from strata.experts import store_plan
 from strata.experts.arena import load_arena
 from strata.experts.cache import ExpertId, SwapRule
@@ -39,7 +38,7 @@ PROMPT, TOKENS = [5, 7, 9, 300, 41], 10
 
 
 def served(found: LoadedStage, *, is_ahead: bool = True) -> Served:
-    ahead = WindowsAhead(DeviceWindows(found.model)) if is_ahead else None
+    ahead = windows_ahead(found.model) if is_ahead else ()
     return Served(TokenEngine(found.model, SETTINGS, ahead=ahead), slots=2)
 
 

@@ -64,7 +64,7 @@ def tiered_served(
 
 
 def is_at_rest(tiers: ExpertTiers) -> bool:
-    return tiers.waiting_for().startswith("0 windows") and not tiers._service.state(0).is_in_flight
+    return (tiers.windows[0].waiting_for() or "").startswith("0 windows") and not tiers._service.state(0).is_in_flight
 
 
 def requests() -> list[TokenRequest]:
@@ -153,7 +153,7 @@ def test_a_clean_up_ends_whatever_the_threads_say_and_the_next_launch_tells(
             context.setattr(DoorbellService, "state", refused)
             forget(stage)
         with pytest.raises(ValueError, match="no window is in flight"):
-            tiers.landed()
+            tiers.windows[0].landed()
         with pytest.raises(EngineError, match="mailbox 0 is in flight"), launching(stage):
             raise AssertionError("the threads still think that a window is in flight")
 
@@ -261,7 +261,7 @@ def test_an_interrupt_is_told_rather_than_what_it_makes_fail(pool: Pool) -> None
 
 def ask_for_a_layer_that_is_none(tiers: ExpertTiers) -> None:
     """Returns when the answer, a failure, is there."""
-    tiers.mailbox.header.copy_(torch.tensor([7, 1, 1]))
-    tiers.mailbox.door.add_(1)
+    tiers.mailboxes[0].header.copy_(torch.tensor([7, 1, 1]))
+    tiers.mailboxes[0].door.add_(1)
     while not tiers._service.state(0).answered:
         time.sleep(0.001)

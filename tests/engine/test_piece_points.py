@@ -36,7 +36,7 @@ class ListedSlot:
     drafts = None
 
     def __init__(self, *, keeps_marks: bool) -> None:
-        self.model = SimpleNamespace(keeps_marks=keeps_marks, vocabulary_size=8)
+        self.model = SimpleNamespace(chunk_rows=None, keeps_marks=keeps_marks, vocabulary_size=8)
         self.position = 0
         self.points: list[tuple[int, bool]] = []
         self.passes: list[int] = []

@@ -102,3 +102,25 @@ def test_what_is_guaranteed_is_an_even_share_of_little(points: int, slots: int, 
 def test_more_slots_than_there_is_room_for_keep_their_last_points() -> None:
     held: dict[int, list[Kept]] = {slot: [WantedPoint(64, 1), WantedPoint(128, 1)] for slot in range(4)}
     assert points_given_up(held, PointBudget(2, 2)) == {slot: {64} for slot in range(4)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12), st.integers(SLOTS, 40))
+def test_parked_conversations_have_what_slots_are_not_guaranteed(sizes: list[tuple[int, bool]], room: int) -> None:
+    held: dict[int, list[Kept]] = {
+        number: [WantedPoint(64 * (1 + place), number) for place in range(size)]
+        for number, (size, _) in enumerate(sizes)
+    }
+    parked = {number for number, (_, is_parked) in enumerate(sizes) if is_parked}
+    slots = held.keys() - parked
+    while len(slots) > SLOTS:
+        held.pop(slots.pop())
+    budget = PointBudget(room, SLOTS)
+    given_up = points_given_up(held, budget, parked)
+    left = {number: len(points) - len(given_up.get(number, ())) for number, points in held.items()}
+    assert sum(max(left[each], budget.guaranteed) for each in slots) + sum(
+        left[each] for each in parked
+    ) <= room - budget.guaranteed * (SLOTS - len(slots))
+    assert all(left[each] >= min(len(held[each]), budget.guaranteed) for each in slots)
+    if sum(map(len, held.values())) + budget.guaranteed * SLOTS <= room:
+        assert not given_up

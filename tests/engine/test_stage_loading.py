@@ -11,6 +11,7 @@ from strata.engine.memory_plan import MemoryPlan
 from strata.engine.placement import plan_memory
 from strata.engine.stage import Variant
 from strata.engine.stage_loading import Card, ModelFiles, largest_that_fits, load_stage, plan_notices
+from strata.engine.stage_plans import StagePlans
 from strata.errors import EngineError, ModelError
 from strata.models.base import LanguageModel, Segment
 from tests.engine.test_placement import request
@@ -25,15 +26,15 @@ def tried(plan: MemoryPlan, most_tokens: int) -> tuple[list[tuple[int, int]], in
     seen: list[tuple[int, int]] = []
     released: list[None] = []
 
-    def make(attempt: MemoryPlan) -> str:
+    def make(_: int, attempt: MemoryPlan) -> str:
         seen.append((attempt.slots, attempt.context))
         if attempt.slots * attempt.context > most_tokens:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return "made"
 
-    made, found = largest_that_fits(plan, make, lambda: released.append(None))
-    assert made == "made"
-    return seen, len(released), found
+    made, found = largest_that_fits(StagePlans.single(plan, 4), make, lambda: released.append(None))
+    assert made == ["made"]
+    return seen, len(released), found.plans[0]
 
 
 def test_slots_are_given_up_first_and_then_context() -> None:
@@ -53,25 +54,29 @@ def test_what_was_asked_for_is_not_given_up() -> None:
 
 
 def test_another_failure_is_no_reason_to_try_again() -> None:
-    def make(_: MemoryPlan) -> None:
+    def make(*_: object) -> None:
         raise RuntimeError("CUDA error: invalid argument")
 
     with pytest.raises(RuntimeError, match="invalid argument"):
-        largest_that_fits(plan_memory(request()), make, lambda: None)
+        largest_that_fits(StagePlans.single(plan_memory(request()), 4), make, lambda: None)
 
 
 def test_the_user_hears_what_became_smaller() -> None:
     plan = replace(plan_memory(request()), slots=4)
     smaller = replace(plan, slots=1, context=32768)
-    assert plan_notices(plan, plan, plan.context) == ()
-    told = plan_notices(plan, smaller, 131072)
+    assert notices_of(plan, plan, plan.context) == ()
+    told = notices_of(plan, smaller, 131072)
     assert told == (
         "the card had room for less than planned: 1 conversation of 32,768 tokens instead of 4 conversations of "
         "131,072 tokens",
         "the context is 32,768 tokens, which is what fits on the card; the model was made for 131,072",
     )
     asked = replace(smaller, request=replace(smaller.request, asked_context=32768))
-    assert plan_notices(asked, asked, 131072) == ()
+    assert notices_of(asked, asked, 131072) == ()
+
+
+def notices_of(wanted: MemoryPlan, found: MemoryPlan, longest: int) -> tuple[str, ...]:
+    return plan_notices(StagePlans.single(wanted, 4), StagePlans.single(found, 4), longest)
 
 
 def files_of(tiny: TinyModel) -> ModelFiles:

@@ -175,7 +175,7 @@ def test_a_slot_that_was_used_before_starts_as_a_fresh_one(family: str) -> None:
     """Even behind a conversation whose numbers were not finite."""
     model, text = stage_model(family, slots=1), text_of(20)
     wanted = read_alone(model, text)
-    whole = model.stage.state
+    whole = model.stage.stages[0].state
     heads = (whole.keys.codes, whole.values.codes)
     for left in (whole.delta, whole.conv_tail, whole.ngram_tail, *heads, whole.raw, whole.pooled):
         left.fill_(float("nan"))
@@ -198,7 +198,7 @@ def test_going_back_and_taking_another_way(family: str, is_mark: bool) -> None:
 
 
 def saved_bytes(model: StageModel) -> int:
-    state = model.stage.state
+    state = model.stage.stages[0].state
     whole = (state.delta, state.conv_tail, state.ngram_tail, state.history)
     return sum(tensor.numel() * tensor.element_size() for tensor in whole) // state.slots
 
@@ -243,7 +243,7 @@ def test_numbers_that_are_not_finite_are_an_engine_error() -> None:
     model = stage_model("llama")
     state = model.new_state()
     read(model, state, text_of(5))
-    model.stage.state.values.codes[:, state.index, 2].fill_(float("nan"))
+    model.stage.stages[0].state.values.codes[:, state.index, 2].fill_(float("nan"))
     with pytest.raises(EngineError, match="not finite"):
         model.window([Segment(state, text_of(1))])
     with pytest.raises(EngineError, match="not finite"):
@@ -266,6 +266,7 @@ def test_a_stage_tells_where_its_experts_were_computed_if_that_is_not_one_place(
         tiers = description.tiers
         assert tiers is not None
         assert sum(counted.values()) == sum(int(tables.asked.sum()) for tables in tiers.tables)
-        assert model.waiting_for == tiers.waiting_for() == "0 windows are in flight, and none waits for the CPU"
+        told = "0 windows are in flight, and none waits for the CPU"
+        assert model.waiting_for == tiers.windows[0].waiting_for() == told
     assert stage_model("qwen3_moe").experts_counted is None
     assert stage_model("qwen3_moe").waiting_for is None

@@ -96,6 +96,6 @@ def test_compiling_is_no_time_of_a_step(model: DeviceModel, monkeypatch: pytest.
     run(Variant.FORWARD, 1)
     (times,) = registered
     assert compiled >= len(launches(Variant.WINDOW, 2))
-    assert told == list(range(len(wanted_graphs(stage.buckets)) + 1))
+    assert told == list(range(len(wanted_graphs(stage)) + 1))
     assert list(times) == [(Variant.READ, 2), (Variant.FORWARD, 1)]
     assert all(step.microseconds == pytest.approx(10) for found in times.values() for step in found.steps())

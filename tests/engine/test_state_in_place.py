@@ -33,7 +33,7 @@ NAN = float("nan")
 
 def stage_of(slots: int = 3, most_drafts: int = 0) -> Stage:
     """A stage whose slots have all read the prompt."""
-    stage = stage_model(FAMILY, slots, most_drafts=most_drafts).stage
+    stage = stage_model(FAMILY, slots, most_drafts=most_drafts).stage.stages[0]
     for slot in range(slots):
         read_prompt(stage, slot)
     return stage
@@ -143,7 +143,7 @@ def test_a_window_behind_the_end_of_a_reply_leaves_its_state(reason: int) -> Non
 def spoil(served: Served, number: int) -> None:
     """A slot's logits are not finite from its next window on."""
     model: Any = served.engine.model
-    model.stage.state.delta[0, served.engine._slots[number].state.index].fill_(NAN)
+    model.stage.stages[0].state.delta[0, served.engine._slots[number].state.index].fill_(NAN)
 
 
 def serve(slots: int = 2, *, is_ahead: bool = True) -> Served:
@@ -220,7 +220,7 @@ def failed_slot() -> tuple[Slot, SlotCopy]:
     request = ask(PROMPT, 9)
     sampler = Sampler(request.options, model.vocabulary_size, PROMPT, 0)
     part = WindowPart(slot, Reply(request, sampler, torch.tensor(PROMPT), budget=9, last_token=5), ())
-    model.stage.state.delta[0, slot.state.index].fill_(NAN)
+    model.stage.stages[0].state.delta[0, slot.state.index].fill_(NAN)
     windows = DeviceWindows(model)
     windows.begin({0: part})
     launched = windows.launch({0: part})

@@ -16,15 +16,14 @@ import torch
 from strata import build
 from strata.cli.app import run
 from strata.cli.synth import synth
-from strata.engine import slot, stage_slots
+from strata.engine import slot, slot_keeper
 from strata.engine.device_needs import plan_for
-from strata.engine.device_windows import DeviceWindows
+from strata.engine.device_windows import windows_ahead
 from strata.engine.engine import TokenEngine
 from strata.engine.graphs import WindowGraphs
 from strata.engine.stage import Stage, StageSizes
 from strata.engine.stage_loading import Card, LoadedStage, ModelFiles, load_stage
 from strata.engine.stage_model import StageModel
-from strata.engine.windows_ahead import WindowsAhead
 from strata.errors import DeviceLostError, WeightFileError
 from strata.experts.cache import SwapRule
 from strata.experts.host_memory import Pinning
@@ -67,7 +66,7 @@ class Failing:
 
 
 def served(found: LoadedStage, *, is_ahead: bool) -> Served:
-    ahead = WindowsAhead(DeviceWindows(found.model)) if is_ahead else None
+    ahead = windows_ahead(found.model) if is_ahead else ()
     return Served(TokenEngine(found.model, SETTINGS, ahead=ahead), slots=2)
 
 
@@ -86,7 +85,7 @@ def test_a_card_that_runs_out_in_a_launch_ends_a_request_and_the_next_one_works(
     engine.finish()
     assert launch.refused == 1
     assert engine.ends[1].error == TOLD
-    assert found.tiers.tiers.waiting_for().startswith("0 windows are in flight")
+    assert (found.tiers.tiers.windows[0].waiting_for() or "").startswith("0 windows are in flight")
     assert engine.ask(request) == wanted
 
 
@@ -100,8 +99,8 @@ def test_a_card_that_runs_out_in_a_copy_of_a_state_ends_a_request_and_its_slot_i
     found = loaded("qwen3_moe", planned("qwen3_moe", 0.4))
     engine, request = served(found, is_ahead=is_ahead), ask(range(1, 12), 20)
     wanted = engine.ask(request)
-    place: Any = found.model.slots.room if what == "a point" else stage_slots
-    name = "take" if what == "a point" else "copy_all"
+    place: Any = found.model.slots.keepers[0] if what == "a point" else slot_keeper
+    name = "room_for" if what == "a point" else "copy_all"
     refusing = Failing(getattr(place, name))
     monkeypatch.setattr(place, name, refusing)
     for turn in range(3):  # one slot more than there are
@@ -137,7 +136,7 @@ def test_a_card_that_runs_out_in_a_swap_ends_a_request_and_the_swap_is_taken_up_
     engine.finish()
     assert refusing.refused == 1
     assert engine.ends[1].error == TOLD
-    assert tiers.waiting_for().startswith("0 windows are in flight")
+    assert (tiers.windows[0].waiting_for() or "").startswith("0 windows are in flight")
     before = swapper.swaps
     assert engine.ask(request) == wanted
     assert swapper.swaps > before
@@ -270,9 +269,7 @@ def test_threads_that_are_stuck_end_everything_and_the_layer_and_what_it_waited_
     with Pool(2) as pool, tiered("qwen3_moe", "code8", Tiering(0.4), pool, limit_s=0.3) as (built, description):
         stage = Stage(description, StageSizes(2, 128))
         model = StageModel(stage, WindowGraphs(stage).run, built.config, built.experts_per_row)
-        engine = Served(
-            TokenEngine(model, SETTINGS, ahead=WindowsAhead(DeviceWindows(model)) if is_ahead else None), slots=2
-        )
+        engine = Served(TokenEngine(model, SETTINGS, ahead=windows_ahead(model) if is_ahead else ()), slots=2)
         engine.submit(1, ask([5, 7, 9], 100))
         while len(engine.replies[1]) < 3:
             engine.turn()

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -65,7 +66,7 @@ def read(found: LoadedStage, times: int) -> torch.Tensor:
 def test_seats_follow_what_is_asked_for_unless_swaps_are_off(swaps: bool) -> None:
     found = in_tiers()
     assert found.tiers is not None
-    swapper = follow_windows(found.tiers, found.model.stage, EngineSettings(expert_swaps=swaps))
+    swapper = follow_windows(found.tiers, found.model.stage.stages[0], EngineSettings(expert_swaps=swaps))
     assert torch.equal(read(found, 4), wanted("qwen3_moe"))
     assert (swapper.swaps > 0) == swaps
     assert swapper.heat.sum() > 0  # for a profile it counts in any case
@@ -75,11 +76,43 @@ def test_seats_follow_what_is_asked_for_unless_swaps_are_off(swaps: bool) -> Non
 def test_a_share_that_is_asked_for_is_set(share: float) -> None:
     found = in_tiers()
     assert found.tiers is not None
-    follow_windows(found.tiers, found.model.stage, EngineSettings(pcie_share=share))
+    follow_windows(found.tiers, found.model.stage.stages[0], EngineSettings(pcie_share=share))
     table = set_share(found)
     assert table == fixed_share_table(share, len(table) - 1).tolist()
     assert torch.equal(read(found, 1), wanted("qwen3_moe"))
     assert (found.tiers.tiers.counts().in_place > 0) == (share > 0)
+
+
+def test_with_several_groups_the_cards_own_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = in_tiers(pinning=lambda: PINNING)
+    assert found.tiers is not None
+    launched: list[int] = []
+
+    class Clocked:
+        def __init__(self, read: Callable[[], None], size: int, _: Any) -> None:
+            self.read, self.size = read, size
+
+        def start(self, size: int) -> None:
+            launched.append(size)
+            self.read()
+
+        def wait(self) -> tuple[int, float]:
+            return 1, 0.3
+
+    assert len(found.tiers.tiers.windows) == 2
+    monkeypatch.setattr(tier_following, "streams_of", lambda *_: PlainStreams())
+    monkeypatch.setattr(tier_following, "reading_in_place", lambda *_: None)
+    monkeypatch.setattr(tier_following, "replay_of", lambda program, _: lambda: [each.run() for each in program])
+    monkeypatch.setattr(tier_following, "CardSide", Clocked)
+    monkeypatch.setattr(tier_following, "measure_rates", lambda *_: RATES)
+    monkeypatch.setattr(tier_following, "measure_costs", lambda rates, *_: (rates, FixedCosts()))
+    follow_windows(found.tiers, on_pretended_card(found), EngineSettings())
+    table, most = set_share(found), len(set_share(found)) - 1
+    size = round(float(found.tiers.store.blob_bytes.mean()))
+    card_s = 0.3 / tier_following.TIMED_WINDOWS / found.model.stage.stages[0].model.sparse_layers
+    assert table == share_table(RATES, size, most, card_s=card_s).tolist() == [0] * (most + 1)
+    assert launched == [tier_following.TIMED_WINDOWS] * 2
+    assert torch.equal(read(found, 1), wanted("qwen3_moe")), "nothing of a slot was changed"
 
 
 @pytest.mark.parametrize(("is_pinned", "asked"), [(True, None), (True, 0.3), (False, None)])
@@ -89,9 +122,10 @@ def test_a_card_that_reads_main_memory_has_both_sides_measured(
     found = in_tiers(pinning=lambda: PINNING if is_pinned else None)
     assert found.tiers is not None
     measured: list[int] = []
-    monkeypatch.setattr(tier_following, "streams_of", lambda _: PlainStreams())
+    monkeypatch.setattr(tier_following, "streams_of", lambda *_: PlainStreams())
     monkeypatch.setattr(tier_following, "reading_in_place", lambda *_: None)
     monkeypatch.setattr(tier_following, "CardSide", lambda read, size, _: measured.append(size))
+    monkeypatch.setattr(tier_following, "_card_seconds", lambda _: 0.0)
     monkeypatch.setattr(tier_following, "measure_rates", lambda *_: RATES)
     costs = FixedCosts(30e-6)
     monkeypatch.setattr(tier_following, "measure_costs", lambda rates, *_: (rates, costs))
@@ -115,7 +149,7 @@ def test_a_card_without_memory_to_measure_with_is_told_what_would_do(monkeypatch
 
     found = in_tiers(pinning=lambda: PINNING)
     assert found.tiers is not None
-    monkeypatch.setattr(tier_following, "streams_of", lambda _: PlainStreams())
+    monkeypatch.setattr(tier_following, "streams_of", lambda *_: PlainStreams())
     monkeypatch.setattr(tier_following, "reading_in_place", refused)
     with pytest.raises(EngineError, match=r"ran out of memory while it was measured .* pcie_share"):
         follow_windows(found.tiers, on_pretended_card(found), EngineSettings())
@@ -128,7 +162,7 @@ def test_the_log_says_how_much_both_memories_hold(
     found = loaded("qwen3_moe", planned("qwen3_moe", 0.5, is_exclusive=is_exclusive), CPU)
     assert found.tiers is not None
     with caplog.at_level(logging.INFO, "strata.experts"):
-        follow_windows(found.tiers, found.model.stage, EngineSettings())
+        follow_windows(found.tiers, found.model.stage.stages[0], EngineSettings())
     times = re.search(r"in main memory, together ([0-9.]+) times their size", caplog.text)
     assert times is not None
     assert least <= float(times[1]) <= most
@@ -137,7 +171,7 @@ def test_the_log_says_how_much_both_memories_hold(
 def test_memory_and_threads_are_free_once_the_model_is_gone() -> None:
     found = in_tiers()
     assert found.tiers is not None
-    swapper = follow_windows(found.tiers, found.model.stage, EngineSettings())
+    swapper = follow_windows(found.tiers, found.model.stage.stages[0], EngineSettings())
     heat: list[np.ndarray] = []
     end_behind(found.model, found.tiers, swapper, heat.append)
     read(found, 1)
@@ -157,7 +191,7 @@ def test_memory_and_threads_are_free_even_if_nobody_takes_what_was_asked_for(mon
     found = in_tiers()
     told: list[str] = []
     assert found.tiers is not None
-    swapper = follow_windows(found.tiers, found.model.stage, EngineSettings())
+    swapper = follow_windows(found.tiers, found.model.stage.stages[0], EngineSettings())
 
     def refuse(heat: np.ndarray) -> None:
         raise MemoryError("no room for a profile")
@@ -169,7 +203,7 @@ def test_memory_and_threads_are_free_even_if_nobody_takes_what_was_asked_for(mon
     gc.collect()
     assert told == ["no room for a profile"]
     with pytest.raises(EngineError, match="stopped"):
-        tiers.launched()
+        tiers.windows[0].launched()
     del tiers
     gc.collect()
     assert memory() is None

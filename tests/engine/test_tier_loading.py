@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from strata.engine import stage_loading, tier_loading
+from strata.engine import part_loading, tier_loading
 from strata.engine.device_needs import plan_for
 from strata.engine.memory_plan import Budget, Budgets, MemoryPlan, Place
 from strata.engine.plan_parts import weight_parts
 from strata.engine.stage_loading import Card, LoadedStage, ModelFiles, load_stage, plan_notices
+from strata.engine.stage_plans import StagePlans
 from strata.engine.tier_loading import TierWishes, plan_store, tiers_problem
 from strata.errors import ModelError
 from strata.experts import store_plan
@@ -34,7 +35,7 @@ needs_library = pytest.mark.skipif(not library.is_available(), reason="the nativ
 def planned(name: str, share: float | None, *, is_exclusive: bool = False) -> MemoryPlan:
     """Two conversations beside seats for a share of the experts; None: beside all of them."""
     source = tiny_model(name, "code8").source
-    settings = EngineSettings(slots=2, context=256, resident=is_exclusive, gpu_reads="windows")
+    settings = EngineSettings(slots=2, groups=2, context=256, resident=is_exclusive, gpu_reads="windows", parked_gib=0)
     whole = plan_for(source, settings, BUDGETS)
     assert whole.seats is None
     if share is None:
@@ -129,22 +130,22 @@ def test_a_card_that_others_fill_before_the_weights_are_written_has_fewer_seats(
 
 @needs_library
 def test_a_card_that_runs_out_while_room_is_made_gives_up_seats_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, seen = stage_loading.Stage, []
+    stage, seen = part_loading.Stage, []
 
-    def full(description: Any, sizes: Any) -> Any:
+    def full(description: Any, sizes: Any, beside: Any) -> Any:
         seen.append(sizes.slots)
         if len(seen) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return stage(description, sizes)
+        return stage(description, sizes, beside=beside)
 
-    monkeypatch.setattr(stage_loading, "Stage", full)
+    monkeypatch.setattr(part_loading, "Stage", full)
     found = loaded("qwen3_moe", unasked(planned("qwen3_moe", 0.5)))
     assert found.tiers is not None
     assert (found.plan.seats, found.tiers.store.seat_bytes) == (
         0,
         0,
     )  # a GiB less, at least
-    assert seen == [2, 2]
+    assert seen == [2, 2, 2]  # the first one failed; then one for each group
     assert torch.equal(logits_of(found), wanted("qwen3_moe"))
 
 
@@ -207,7 +208,8 @@ def test_more_experts_of_a_token_than_a_windows_plan_has_room_for_need_a_card_th
 def test_the_user_hears_why_the_context_is_short() -> None:
     plan = planned("qwen3_moe", 0.5)
     plan = replace(plan, request=replace(plan.request, asked_context=None))
-    (told,) = plan_notices(plan, plan, 131072)
+    plans = StagePlans.single(plan, 2)
+    (told,) = plan_notices(plans, plans, 131072)
     assert told == (
         "the context is 256 tokens, which leaves room for experts on the card; the model was made for 131,072"
     )

@@ -15,7 +15,7 @@ from tests.engine.served import SETTINGS, Served, ask
 
 def serve(device: LateDevice, slots: int) -> Served:
     """An engine over the device, one window ahead."""
-    return Served(TokenEngine(device, SETTINGS, ahead=WindowsAhead(device)), slots)
+    return Served(TokenEngine(device, SETTINGS, ahead=[WindowsAhead(device)]), slots)
 
 
 def prompt_of(length: int, salt: int = 0) -> list[int]:
@@ -52,7 +52,7 @@ def test_a_stop_token_ends_a_reply_though_its_next_window_was_launched() -> None
 
 def test_a_read_lands_what_is_in_flight_first() -> None:
     device = LateDevice(2)
-    engine = TokenEngine(device, SETTINGS, ahead=WindowsAhead(device))
+    engine = TokenEngine(device, SETTINGS, ahead=[WindowsAhead(device)])
     first, second = prompt_of(4), prompt_of(6, 1)
     engine.run(Open(0, ask(first, 20)))
     engine.run(Read(0, 4))

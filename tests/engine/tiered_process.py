@@ -47,7 +47,7 @@ def pretend() -> None:
         (build, "use_cache", lambda _: None),
         (build, "force_reference", lambda _: None),
         (Card, "cuda", lambda _: card),
-        (tier_following, "streams_of", lambda _: HalfCopies()),
+        (tier_following, "streams_of", lambda *_: HalfCopies()),
         (tier_following, "SwapRule", lambda **_: EAGER),
     ]
     for where, name, value in pretended:

@@ -38,6 +38,7 @@ class Tiering:
     in_place: float = 0.0
     is_exclusive: bool = False
     waits_in_stream: bool = False
+    groups: int = 1  # of slots
 
 
 @cache
@@ -83,7 +84,7 @@ def tiered(
     assert isinstance(first, SparseMlp)
     size = WindowSize(32, first.experts_per_token)
     store, is_waiting = store_of(family, choice, tiering), tiering.waits_in_stream
-    tiers = ExpertTiers(store, pool, CPU, size, limit_s, waits_in_stream=is_waiting)
+    tiers = ExpertTiers(store, pool, CPU, size, limit_s, waits_in_stream=is_waiting, groups=tiering.groups)
     tiers.set_share(share_table(tiers, tiering.in_place))
     try:
         yield model, describe(model, CPU, tiers)

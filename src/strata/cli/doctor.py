@@ -20,11 +20,13 @@ from strata.cli.bench_kernels import doubled_up_to
 from strata.cli.card_answer import CardAnswer, ask_card
 from strata.cli.console import printable, progress_bar
 from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
-from strata.cli.memory_plan import plan_as_json, plan_sentence, plan_table
+from strata.cli.memory_plan import costs_table, stages_as_json, stages_sentence, stages_table
 from strata.cli.model_report import ModelReport, gib, make_report
 from strata.engine.cpu_loading import fitting_threads
-from strata.engine.memory_plan import MemoryPlan, Place
+from strata.engine.memory_plan import Place
 from strata.engine.plan_parts import EXPERTS
+from strata.engine.slot_costs import slot_costs
+from strata.engine.stage_plans import StagePlans
 from strata.errors import SettingsError
 from strata.kernels.compiled import CachedKernels
 from strata.settings import kernel_cache_folder, resolve
@@ -74,16 +76,19 @@ def show(
         facts.add_row(Text(label, style="cyan"), Text(printable(value)))
     console.print(facts)
     console.print(Text(f"\nWith {printable(report.path)}:", style="bold"), soft_wrap=True)
-    if card.plan is not None:
-        console.print(plan_table(card.plan))
+    if card.plans is not None:
+        console.print(stages_table(card.plans))
+        if card.plans.refusal is None:
+            console.print(costs_table(slot_costs(card.plans)))
     told = advice(found, report, card) + ("" if tables is None else f" {in_words(tables)}")
     console.print(Text(printable(told)), soft_wrap=True)
 
 
 def advice(found: Examination, report: ModelReport, card: CardAnswer) -> str:
     """What strata would do with the model, in a few sentences."""
-    if card.plan is not None and card.is_used:
-        return f"On the card: {plan_sentence(card.plan)}.{_pinning(card.plan, found.ceilings.pinned)}"
+    if card.plans is not None and card.is_used:
+        where = "On the card" if card.plans.split.stages == 1 else "On its stages"
+        return f"{where}: {stages_sentence(card.plans)}.{_pinning(card.plans, found.ceilings.pinned)}"
     why = _sentence(card.problem or "torch sees no GPU")
     if not report.verdict.can_run:
         return f"{why}. {report.verdict.sentence}"
@@ -94,9 +99,10 @@ def advice(found: Examination, report: ModelReport, card: CardAnswer) -> str:
     return f"{why}. It would run on the processor with {count}{more}. {report.verdict.sentence}"
 
 
-def _pinning(plan: MemoryPlan, probe: PinProbe | None) -> str:
+def _pinning(plans: StagePlans, probe: PinProbe | None) -> str:
     """What pinning main memory for the experts would come to, as far as it was tried; nothing where none lie there."""
-    size = sum(part.size for part in plan.parts if part.place is Place.RAM and part.name == EXPERTS)
+    parts = (part for plan in plans.plans for part in plan.parts)
+    size = sum(part.size for part in parts if part.place is Place.RAM and part.name == EXPERTS)
     if not size or probe is None:
         return ""
     if probe.was_refused and probe.size < size:
@@ -188,7 +194,7 @@ def examination_as_json(
         "model": {
             "path": report.path,
             "runs_on_the_card": card.is_used,
-            "plan": None if card.plan is None else plan_as_json(card.plan),
+            "plan": None if card.plans is None else stages_as_json(card.plans),
             "can_run_on_the_processor": report.verdict.can_run,
             "advice": advice(found, report, card),
             "table_rows": None if tables is None else asdict(tables),

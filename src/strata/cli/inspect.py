@@ -4,7 +4,6 @@ Knows how the facts look on a terminal; `model_report` finds them.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +15,10 @@ from rich.text import Text
 from strata import models_shipped
 from strata.cli.card_answer import CardAnswer, ask_card
 from strata.cli.console import printable
-from strata.cli.flags import GivenPath, WholeNumber
-from strata.cli.memory_plan import plan_as_json, plan_sentence
+from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
+from strata.cli.memory_plan import costs_table, stages_as_json, stages_sentence, stages_table
 from strata.cli.model_report import ModelReport, gib, make_report, packed_formats, parts_in_order, report_as_json
+from strata.engine.slot_costs import slot_costs
 from strata.errors import ModelError
 from strata.models.needs import Part, Placement
 from strata.settings import resolve
@@ -29,9 +29,8 @@ def inspect(
     path: GivenPath | None = None,
     /,
     *,
-    context: WholeNumber | None = None,
-    dtype: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    engine: Annotated[EngineFlags | None, FLAT] = None,
 ) -> None:
     """Say what a model is, what it needs and whether this PC can run it. Reads headers only, never the weights.
 
@@ -40,19 +39,15 @@ def inspect(
     path
         A model directory or GGUF file, or a directory that holds only config.json; the model that ships with strata
         if not given.
-    context
-        Tokens of a conversation for which memory is counted; 8,192 or the model's own limit if not given.
-    dtype
-        Number format in which the engine holds weights and state, as for `strata generate`.
     as_json
         Print everything as one JSON object with sizes in bytes.
     """
-    engine = resolve({"dtype": dtype}).engine
+    settings = resolve(said(engine)).engine
     path = path or _shipped_model()
-    report = make_report(path, context, engine)
+    report = make_report(path, settings.context, settings)
     card = CardAnswer(None, None)  # of a config alone nobody knows how its weights will be packed
     if report.stored.is_present:
-        card = ask_card(path, replace(engine, context=context or engine.context), report.hardware)
+        card = ask_card(path, settings, report.hardware)
     if as_json:
         print(json.dumps(_as_json(report, card), indent=2))
     else:
@@ -68,7 +63,7 @@ def _shipped_model() -> Path:
 
 def _as_json(report: ModelReport, card: CardAnswer) -> dict[str, Any]:
     """`can_run`: on the card or on the CPU."""
-    plan = None if card.plan is None else plan_as_json(card.plan)
+    plan = None if card.plans is None else stages_as_json(card.plans)
     can_run = card.is_used or report.verdict.can_run
     return {**report_as_json(report), "card": {"plan": plan, "problem": card.problem}, "can_run": can_run}
 
@@ -82,6 +77,9 @@ def show(report: ModelReport, card: CardAnswer, console: Console) -> None:
     console.print(facts)
     console.print(_parameter_table(report))
     console.print(_needs_table(report))
+    if card.plans is not None and card.is_used and card.plans.split.stages > 1:
+        console.print(stages_table(card.plans))
+        console.print(costs_table(slot_costs(card.plans)))
     console.print(
         Text(
             f"State is that of one conversation of {report.context:,} tokens. On the CPU everything is held in "
@@ -100,11 +98,12 @@ def show(report: ModelReport, card: CardAnswer, console: Console) -> None:
 
 def _card_verdict(card: CardAnswer) -> list[tuple[bool, str]]:
     """Whether the card can run it, and a sentence; nothing where there is no card to ask."""
-    if card.plan is None:
+    if card.plans is None:
         return []
+    where = "its card" if card.plans.split.stages == 1 else "its stages"
     if card.is_used:
-        return [(True, f"This PC can run it on its card: {plan_sentence(card.plan)}.")]
-    return [(False, f"This PC cannot run it on its card: {card.problem}.")]
+        return [(True, f"This PC can run it on {where}: {stages_sentence(card.plans)}.")]
+    return [(False, f"This PC cannot run it on {where}: {card.problem}.")]
 
 
 def _facts(report: ModelReport) -> list[tuple[str, str]]:

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from strata import models_shipped
-from strata.build import choose_device, compile_request
+from strata.build import choose_device, compile_request, one_of_each_kind
 from strata.cli.console import printable, progress_bar
 from strata.cli.flags import FLAT, EngineFlags, GivenPath, said
 from strata.engine.precompile import mark_compiled, marker_of, precompile, processes_that_fit
+from strata.engine.stage_devices import is_staged
 from strata.errors import SettingsError
 from strata.hardware import read_cpu, read_gpus, read_memory, why_no_gpu
 from strata.kernels.compiled import CachedKernels, cached_kernels
@@ -65,11 +66,15 @@ def _compile(model: Path, settings: EngineSettings) -> int:
     if not read_gpus():
         raise SettingsError(f"--precompile does not work here, kernels are compiled for a card: {why_no_gpu()}")
     source = open_model(model, settings.quantize)
-    card = choose_device(source, replace(settings, device="cuda")).card
-    assert card is not None  # anything else was refused
-    request = compile_request(model, settings, card)
-    processes = processes_that_fit(read_cpu().usable_cores, card.facts.free_bytes, read_memory().usable)
-    with progress_bar() as progress:
-        found = precompile(request, processes, progress)
-    mark_compiled(marker_of(request, source, card.facts))
+    asked = settings if is_staged(settings) else replace(settings, device="cuda")
+    cards = one_of_each_kind(choose_device(source, asked).cards)
+    if not cards:
+        raise SettingsError(f"--precompile does not work with devices {settings.devices}: name a card, as in cuda:0")
+    found = 0
+    for card in cards:
+        request = compile_request(model, settings, card)
+        processes = processes_that_fit(read_cpu().usable_cores, card.facts.free_bytes, read_memory().usable)
+        with progress_bar() as progress:
+            found += precompile(request, processes, progress)
+        mark_compiled(marker_of(request, source, card.facts))
     return found

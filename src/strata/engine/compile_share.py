@@ -55,6 +55,7 @@ class CompileRequest:
     reads_chunks: bool = False  # whether prompts are read in chunks
     kv_kind: str = CellKind.BF16.value  # of keys and values
     kv_resident: int = 0  # cells a slot of them on the card; 0: all
+    groups: int = 1  # of slots, whose windows run side by side
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def compile_share(request: CompileRequest, share: int, shares: int) -> Share:
 def step_groups(stage: Stage) -> Iterator[list[Launch]]:
     """Every launch of all that is run of a stage, once; those of one bucket, step and kind of layer together."""
     seen: set[int] = set()
-    for variant, bucket in wanted_graphs(stage.buckets):
+    for variant, bucket in wanted_graphs(stage):
         groups: dict[tuple[str, str], list[Launch]] = {}
         for launch in stage.launches(variant, bucket):
             if id(launch) not in seen:  # variants share most of them
@@ -145,7 +146,7 @@ def skeleton_of(request: CompileRequest, device: torch.device) -> DeviceModel:
     tables = file_tables_of(built, device, waits_in_stream=is_waiting)
     if request.has_tiers:
         places = SkeletonPlaces(source, names)
-        tiers = make_tiers(places, ranks_of(built), device, Pool(1), waits_in_stream=is_waiting)
+        tiers = make_tiers(places, ranks_of(built), device, Pool(1), waits_in_stream=is_waiting, groups=request.groups)
     return describe(built, device, tiers, tables)
 
 

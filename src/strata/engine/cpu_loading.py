@@ -13,12 +13,13 @@ from strata.engine.checkpoint_budget import checkpoints_on_cpu
 from strata.engine.cpu_memory import CpuNeeds
 from strata.engine.device_needs import blobs_of, most_asked
 from strata.engine.failures import is_out_of_memory
+from strata.engine.parked_budget import asked_on_cpu
 from strata.engine.placement import full_slot_bytes
 from strata.engine.tier_placement import CONTEXT_UNASKED
-from strata.errors import EngineError
+from strata.errors import EngineError, SettingsError
 from strata.experts.expert_files import filing_problem
 from strata.experts.sources import expert_layers
-from strata.hardware import read_cpu, read_memory
+from strata.hardware import MemoryFacts, read_cpu, read_memory
 from strata.models.base import LanguageModel
 from strata.models.families import Family
 from strata.models.fast.attach import attach_fast_windows
@@ -36,6 +37,7 @@ from strata.weights.opening import ModelSource
 # Below this width a row is too little work to share: at 256, on two cores with other work, a second thread read prompts
 # three to seven times slower and decoded no faster (docs/log.md, 2026-11-30).
 NARROW_HIDDEN = 1024
+ALL_IN_RAM = "on the CPU all keys and values lie in main memory"
 
 
 def fitting_threads(hidden_size: int) -> int:
@@ -54,14 +56,28 @@ def cpu_needs(source: ModelSource, family: Family, config: Any, settings: Engine
     state = cpu_state_bytes(source, settings)
     checkpoints = checkpoints_on_cpu(state, settings, read_memory())
     slot_bytes = full_slot_bytes(state, context, checkpoints.per_slot)
+    parked = asked_on_cpu(settings.parked_gib, read_memory())
     return CpuNeeds(
         whole=place_in_ram(sizes, 0, RESIDENT_TABLE_BYTES, working).ram_bytes,
         experts=sum(sizes[name] for name in routed),
         least_read=most_asked(source.config, routed) * max((size for size, _ in blobs_of(sizes, routed)), default=0),
-        conversations=(settings.slots or 1) * slot_bytes + checkpoints.fixed,
+        conversations=(settings.slots or 1) * slot_bytes + checkpoints.fixed + parked,
         held_as=held_as(settings),
         filing_problem=filing_problem(source, layers) if is_packed(settings) else "only the C++ library does that",
     )
+
+
+def check_cpu_settings(source: ModelSource, settings: EngineSettings, memory: MemoryFacts, why: str) -> None:
+    """Refuse what a model cannot do with on the CPU. why: it runs there. Raises SettingsError."""
+    require_no_pool(settings, why)
+    checkpoints_on_cpu(cpu_state_bytes(source, settings), settings, memory)
+    asked_on_cpu(settings.parked_gib, memory)
+
+
+def require_no_pool(settings: EngineSettings, why: str) -> None:
+    """Raises SettingsError if a card was to keep a part of the keys and values."""
+    if settings.kv_resident:
+        raise SettingsError(f"setting kv_resident: {settings.kv_resident:,} does not work: {why}; 0 does")
 
 
 def cpu_state_bytes(source: ModelSource, settings: EngineSettings) -> StateBytes:

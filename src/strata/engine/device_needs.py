@@ -11,10 +11,12 @@ from typing import Any
 from strata.engine.cells_room import check_resident, conversation_room
 from strata.engine.checkpoint_budget import checkpoint_growth
 from strata.engine.memory_plan import GIB, Budgets, Growth, MemoryPlan, PlanRequest, TableRoom
-from strata.engine.placement import plan_memory
-from strata.engine.reader_room import fitting_chunk, reader_room, ring_room
+from strata.engine.parked_budget import parking_growth, with_parking
+from strata.engine.placement import MOST_SLOTS_UNASKED, plan_memory
+from strata.engine.reader_room import aside_room, fitting_chunk, reader_room, ring_room
 from strata.engine.stage import MOST_ROWS
 from strata.engine.window_room import window_room
+from strata.errors import SettingsError
 from strata.experts.expert_files import filing_problem
 from strata.experts.sources import expert_layers
 from strata.models.device.sizes import CELL_ROWS, StateSizes, cells_of, state_sizes
@@ -31,13 +33,15 @@ from strata.weights.table_files import table_problem
 def plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
     """The plan of a model under these settings; its `refusal` says whether it fits. Draft layers count if used.
 
-    Checkpoints that nobody asked for are given up before anything else is: where it does not fit with them, or fits
-    only because tables or experts stay in files, or experts that the card has are missing in main memory.
+    Checkpoints that nobody asked for are given up before anything else is, and the room for chunks that are set aside:
+    where it does not fit with them, or fits only because tables or experts stay in files, or experts that the card has
+    are missing in main memory. Parked conversations that nobody asked for get a part of what is left of main memory
+    where nothing was given up.
     """
     plan = _plan_for(source, settings, budgets)
-    if settings.checkpoint_gib is not None or not any(_given_up(plan, settings)):
-        return plan
-    without = _plan_for(source, dataclasses.replace(settings, checkpoint_gib=0), budgets)
+    if not any(_given_up(plan, settings)):
+        return plan if settings.parked_gib is not None else with_parking(plan, _state_of(source, settings))
+    without = _plan_for(source, without_spares(settings), budgets, sets_aside=False)
     is_better = _given_up(without, settings) < _given_up(plan, settings)
     return without if is_better or without.refusal is not None else plan
 
@@ -53,15 +57,32 @@ def _given_up(plan: MemoryPlan, settings: EngineSettings) -> tuple[bool, bool, b
     )
 
 
-def _plan_for(source: ModelSource, settings: EngineSettings, budgets: Budgets) -> MemoryPlan:
+def without_spares(settings: EngineSettings) -> EngineSettings:
+    """The same with no more checkpoints than slots must have, unless somebody said how many."""
+    return settings if settings.checkpoint_gib is not None else dataclasses.replace(settings, checkpoint_gib=0)
+
+
+def _plan_for(
+    source: ModelSource, settings: EngineSettings, budgets: Budgets, *, sets_aside: bool = True
+) -> MemoryPlan:
     family = family_of(source.config)
     config = family.parse_config(source.config)
-    shapes = family.expected_tensors(config)
-    wanted = {name: shape for name, shape in shapes.items() if settings.drafts or part_of(name) is not Part.MTP}
-    request = plan_request(source.config, config, held_bytes_packed(source, wanted), wanted, settings, budgets)
+    wanted = wanted_shapes(family.expected_tensors(config), settings)
+    sizes = held_bytes_packed(source, wanted)
+    request = plan_request(source.config, config, sizes, wanted, settings, budgets, sets_aside=sets_aside)
+    return plan_memory(with_file_problems(request, source, wanted))
+
+
+def wanted_shapes(shapes: Mapping[str, tuple[int, ...]], settings: EngineSettings) -> dict[str, tuple[int, ...]]:
+    """Of the tensors that are read: draft layers' only if they are used."""
+    return {name: shape for name, shape in shapes.items() if settings.drafts or part_of(name) is not Part.MTP}
+
+
+def with_file_problems(request: PlanRequest, source: ModelSource, wanted: Mapping[str, tuple[int, ...]]) -> PlanRequest:
+    """The same with whether experts and tables can stay in the model's files."""
     tables = [name for name in wanted if part_of(name) is Part.NGRAM and name in source.names()]
     filing = filing_problem(source, expert_layers(wanted))
-    return plan_memory(dataclasses.replace(request, filing_problem=filing, table_problem=table_problem(source, tables)))
+    return dataclasses.replace(request, filing_problem=filing, table_problem=table_problem(source, tables))
 
 
 def plan_request(
@@ -71,10 +92,15 @@ def plan_request(
     shapes: Mapping[str, tuple[int, ...]],
     settings: EngineSettings,
     budgets: Budgets,
+    usual_groups: int = 1,
+    *,
+    sets_aside: bool = True,
 ) -> PlanRequest:
     """values: config.json; config: the family's; tensor_bytes: canonical name -> bytes as the card holds them.
 
-    Raises SettingsError for a `kv_resident` that the model cannot do with.
+    usual_groups: of slots, where nobody said how many. sets_aside: there is room for a chunk of a prompt that waits for
+    another one; without it that is taken when it is wanted. Raises SettingsError for a `kv_resident` that the model
+    cannot do with.
     """
     routed = {name: shape for name, shape in shapes.items() if part_of(name) is Part.ROUTED}
     blobs = blobs_of(tensor_bytes, routed)
@@ -83,16 +109,10 @@ def plan_request(
     state = state_of(sizes, kind)
     check_resident(config, sizes, settings)
     ring = ring_room(blobs, max((shape[0] for shape in routed.values()), default=0))
-    chunk_rows: int = 0
-    is_paged = settings.kv_resident > 0
-    of_chunks: tuple[Growth, ...] = ()
-    if settings.gpu_reads == "chunks":
-        cells = min(config.max_position, settings.context or config.max_position)
-        chunk_rows = min(
-            fitting_chunk(values, budgets.card.usable, settings.chunk_rows, cells, kind, ring, is_paged=is_paged),
-            cells_of(cells),
-        )
-        of_chunks = (reader_room(values, chunk_rows, config.max_position, kind, is_paged=is_paged),)
+    chunk_rows, of_chunks = _chunks_of(values, config, settings, budgets, ring)
+    if not sets_aside:
+        of_chunks = of_chunks[:1]
+    groups = _groups(settings, usual_groups)
     return PlanRequest(
         budgets=budgets,
         weights=sum_by_part(tensor_bytes),
@@ -100,7 +120,8 @@ def plan_request(
         growing=(
             *conversation_room(state, sizes, settings, settings.context or config.max_position),
             checkpoint_growth(state.fixed, settings.checkpoint_gib, budgets.ram.usable, settings.slots),
-            window_room(values, config.max_position),
+            *parking_growth(settings.parked_gib, budgets.ram.usable),
+            _windows_of(groups, window_room(values, config.max_position)),
             *of_chunks,
         ),
         longest_context=config.max_position,
@@ -118,7 +139,38 @@ def plan_request(
         ring_bytes=ring if chunk_rows else 0,
         kv_kind=kind,
         kv_resident=settings.kv_resident,
+        groups=groups,
     )
+
+
+def _chunks_of(
+    values: Mapping[str, Any], config: Any, settings: EngineSettings, budgets: Budgets, ring: int
+) -> tuple[int, tuple[Growth, ...]]:
+    """Rows of a chunk, and what chunks take: on the card, and set aside while another prompt is read."""
+    if settings.gpu_reads != "chunks":
+        return 0, ()
+    kind, is_paged = CellKind(settings.kv_kind), settings.kv_resident > 0
+    cells = min(config.max_position, settings.context or config.max_position)
+    fitting = fitting_chunk(values, budgets.card.usable, settings.chunk_rows, cells, kind, ring, is_paged=is_paged)
+    rows = min(fitting, cells_of(cells))
+    on_card = reader_room(values, rows, config.max_position, kind, is_paged=is_paged)
+    return rows, (on_card,) if settings.slots == 1 else (on_card, aside_room(values, rows))
+
+
+def _groups(settings: EngineSettings, usual: int) -> int:
+    """Of slots, at most. Raises SettingsError for more of them than can be."""
+    groups = settings.groups_of(settings.slots or MOST_SLOTS_UNASKED, 1 if settings.kv_resident else usual)
+    if groups > 1 and settings.kv_resident:
+        raise SettingsError(
+            f"setting groups: {groups} does not work with kv_resident {settings.kv_resident:,}, whose blocks on the "
+            "card every window moves; 1 does, or kv_resident 0"
+        )
+    return groups
+
+
+def _windows_of(groups: int, room: Growth) -> Growth:
+    """Every group of slots has buffers of its own."""
+    return dataclasses.replace(room, fixed=groups * room.fixed, per_position=groups * room.per_position)
 
 
 def ranks_of(values: Mapping[str, Any]) -> int:
@@ -139,6 +191,11 @@ def blobs_of(tensor_bytes: Mapping[str, int], routed: Mapping[str, tuple[int, ..
         size = math.ceil(sum(tensor_bytes[name] for name in routed if name.startswith(layer)) / experts)
         counts[size] = counts.get(size, 0) + experts
     return tuple(counts.items())
+
+
+def _state_of(source: ModelSource, settings: EngineSettings) -> StateBytes:
+    config = family_of(source.config).parse_config(source.config)
+    return state_of(state_sizes(config), CellKind(settings.kv_kind))
 
 
 def state_of(sizes: StateSizes, kind: CellKind) -> StateBytes:

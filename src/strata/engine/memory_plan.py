@@ -13,7 +13,7 @@ from strata.errors import SettingsError
 from strata.experts.store_plan import spare_places
 from strata.hardware import GpuFacts, MemoryFacts
 from strata.models.device.sizes import cells_of
-from strata.models.needs import CARD_BYTES, Part, StateBytes
+from strata.models.needs import CARD_BYTES, PROGRAM_BYTES, Part, StateBytes
 from strata.quant.cell_codes import CellKind
 
 GIB = 1 << 30
@@ -21,6 +21,7 @@ GIB = 1 << 30
 # beside the slot, which the next mark overwrites; points and the start of a reply go into main memory.
 MARKS_A_SLOT = RECENT_MARKS
 CHUNKS = "prompts in chunks"  # what they take of a card
+STATE, MARKS = "state", "marks to go back to"  # of the slots
 LEAST_CONTEXT = 4096  # where no shorter one was asked for
 
 
@@ -60,6 +61,7 @@ class Budgets:
     card_name: str
     card: Budget
     ram: Budget
+    reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
 
 
 def budgets_of(card: GpuFacts, memory: MemoryFacts, vram_gib: float | None, ram_gib: float | None) -> Budgets:
@@ -99,8 +101,8 @@ class Growth:
 def conversations(state: StateBytes) -> tuple[Growth, ...]:
     """The state of the slots on the card, their marks beside it; points are `checkpoint_budget`'s matter."""
     return (
-        Growth("state", Place.CARD, per_slot=state.fixed, per_token=state.per_token),
-        Growth("marks to go back to", Place.CARD, per_slot=MARKS_A_SLOT * state.fixed),
+        Growth(STATE, Place.CARD, per_slot=state.fixed, per_token=state.per_token),
+        Growth(MARKS, Place.CARD, per_slot=MARKS_A_SLOT * state.fixed),
     )
 
 
@@ -128,8 +130,10 @@ class PlanRequest:
     chunk_rows: int = 0  # of a prompt that pass the card together; 0: it is read as windows
     ring_bytes: int = 0  # of the card for experts on their way to such rows, where not all have a seat
     kv_kind: CellKind = CellKind.BF16  # of the conversations' keys and values
+    groups: int = 1  # of slots, whose windows have buffers of their own
     kv_resident: int = 0  # cells a slot of them that the card keeps while main memory has all; 0: all lie on the card
-    reserve: int = CARD_BYTES  # of the card, for the driver, the kernels' code and what the allocator rounds up
+    reserve: int = CARD_BYTES  # of the card: see `Budgets`
+    program: int = PROGRAM_BYTES  # of main memory; 0 for a stage that is in the same process as another one
 
     @property
     def reads_tables(self) -> bool:

@@ -51,24 +51,25 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
         refusal = f"setting ngram_table: file does not work: {request.table_problem}; memory does"
         return replace(_plan_experts(request), refusal=refusal)
     may_stay = request.tables is TableRoom.AUTO and request.large_table_bytes and request.table_problem is None
-    if may_stay and lacks_ram(_plan_in_memory(replace(request, is_filed=False))):
+    if may_stay and lacks_ram(plan_in_memory(replace(request, is_filed=False))):
         request = replace(request, tables=TableRoom.FILE)
     return _plan_experts(request)
 
 
 def _plan_experts(request: PlanRequest) -> MemoryPlan:
-    in_memory = _plan_in_memory(replace(request, is_filed=False))
+    in_memory = plan_in_memory(replace(request, is_filed=False))
     if not request.is_filed or not request.experts or not lacks_ram(in_memory):
         return in_memory
-    apart = _plan_in_memory(replace(request, is_filed=False, is_exclusive=True))
+    apart = plan_in_memory(replace(request, is_filed=False, is_exclusive=True))
     if apart.refusal is None:
         return apart
     if request.filing_problem is not None:
         return replace(apart, refusal=f"{apart.refusal}; `--mmap` changes nothing: {request.filing_problem}")
-    return _plan_in_memory(request.left_in_files())
+    return plan_in_memory(request.left_in_files())
 
 
-def _plan_in_memory(request: PlanRequest) -> MemoryPlan:
+def plan_in_memory(request: PlanRequest) -> MemoryPlan:
+    """All experts on the card, or in tiers; what does not stay in files is as the request says."""
     if request.experts and request.asked_cache is not None and request.asked_cache < request.routed_bytes:
         return _refused(plan_with(request, request.whole_experts(request.asked_cache)))
     whole = _refused(plan_with(request, None))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from strata.engine.memory_plan import Growth, MemoryPlan, Place, PlannedPart, PlanRequest
 from strata.experts.streaming import RING_ROOMS, RING_TILES
 from strata.models.device.sizes import CELL_ROWS
-from strata.models.needs import PROGRAM_BYTES, Part
+from strata.models.needs import Part
 
 EXPERT_SEATS, EXPERTS, READ_EXPERTS = "expert seats", "experts", "experts that are read"
 FREE_PART = 8  # of main memory one part stays free beside files that are read: for the system's copies of their pages
@@ -42,12 +42,12 @@ def _plan_of(
 ) -> MemoryPlan:
     grown = [PlannedPart(each.name, each.place, each.at(slots, context)) for each in request.growing]
     weights = [*weight_parts(request, Place.CARD, seats), *weight_parts(request, Place.RAM, seats, filed)]
-    program = PlannedPart("program", Place.RAM, PROGRAM_BYTES)
+    program = PlannedPart("program", Place.RAM, request.program)
     if seats is not None:
         grown.append(PlannedPart("experts on their way", Place.CARD, request.ring_bytes))
         from_files = RING_ROOMS * _pinned_bytes(request.ring_bytes // RING_TILES) if request.is_filed else 0
         grown.append(PlannedPart("experts on their way", Place.RAM, from_files))
-    return MemoryPlan(request, slots, context, (*weights, *(part for part in grown if part.size), program), seats)
+    return MemoryPlan(request, slots, context, (*weights, *(part for part in (*grown, program) if part.size)), seats)
 
 
 def _pinned_bytes(size: int) -> int:

@@ -58,7 +58,7 @@ def marker_of(request: CompileRequest, source: ModelSource, gpu: GpuFacts) -> Pa
     versions = [platform.python_version(), *map(_version, ("strata-moe", "torch", "triton"))]
     asked = [request.quantize, request.slots, request.most_drafts, request.dependent_launches]
     asked += [request.has_tiers, request.waits_in_stream, request.reads_tables, request.reads_chunks, request.kv_kind]
-    asked += [request.kv_resident > 0]
+    asked += [request.kv_resident > 0, request.groups > 1]
     facts = [source.config, sorted(tensors), asked, [gpu.name, gpu.compute_capability], versions]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     return request.cache / f"complete-{digest[:32]}"
