@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,10 +21,12 @@ ROOT = Path(__file__).resolve().parents[2]
 class Serving:
     """A server process; the address is known once it listens."""
 
+    program: tuple[str, ...] = ("strata", "serve")  # a module and its arguments
+
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
         paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "strata", "serve", *arguments],
+            [sys.executable, "-m", *self.program, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -36,10 +39,9 @@ class Serving:
 
     @property
     def port(self) -> int:
-        self.until(lambda: bool(self.out))
-        found = re.search(r"http://[^ ]*:(\d+)", self.out[0])
-        assert found, self.out
-        return int(found.group(1))
+        address = re.compile(r"http://[^ ]*:(\d+)")
+        self.until(lambda: any(map(address.search, self.out)))
+        return int(next(found.group(1) for line in self.out if (found := address.search(line))))
 
     @property
     def url(self) -> str:
@@ -106,3 +108,25 @@ def serving(*arguments: str, environment: dict[str, str] | None = None) -> Itera
     finally:
         server.process.kill()
         server.process.wait()
+
+
+class Streaming(threading.Thread):
+    """A client that reads one stream to its end."""
+
+    def __init__(self, server: Serving, body: Any, path: str = "/v1/completions") -> None:
+        super().__init__(daemon=True)
+        self.server, self.body, self.path = server, body, path
+        self.received = ""
+        self.has_begun = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as connection:
+            content = json.dumps(self.body).encode()
+            head = f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+            while piece := connection.recv(1 << 16):
+                self.received += piece.decode("utf-8", "replace")
+                if "data: " in self.received:
+                    self.has_begun.set()
+        self.has_begun.set()

@@ -150,6 +150,24 @@ def test_blocks_of_keys_and_values_in_main_memory_are_counted() -> None:
     assert status["statistics"]["pages"] == pages
 
 
+def test_parked_conversations_are_counted_where_there_is_room_for_them() -> None:
+    with running() as server:
+        service = server.parts.service
+        server.until(lambda: service.statistics is not None)
+        assert service.statistics is not None
+        service.statistics = dataclasses.replace(service.statistics, parked={})
+        assert "strata_parked" not in server.request("GET", "/metrics")[2]
+        parked = {"kept": 3, "bytes": 700, "room": 900, "parked": 12, "dropped": 4, "returned": 5, "rows": 6000}
+        memory = dict(service.statistics.memory) | {"parked": 700}
+        service.statistics = dataclasses.replace(service.statistics, parked=parked, memory=memory)
+        page, status = server.request("GET", "/metrics")[2], server.request("GET", "/strata/status")[2]
+    assert "strata_parked_conversations 3.0" in page and "strata_parked_room_bytes 900.0" in page
+    assert "strata_parked_total 12.0" in page and "strata_parked_dropped_total 4.0" in page
+    assert "strata_parked_hits_total 5.0" in page and "strata_parked_tokens_total 6000.0" in page
+    assert 'strata_memory_bytes{use="parked"} 700.0' in page
+    assert status["statistics"]["parked"] == parked
+
+
 def test_status_has_everything_but_the_keys() -> None:
     with running(api_key="secret-key") as server:
         status, _, answer = server.request("GET", "/strata/status", None, {"x-api-key": "secret-key"})

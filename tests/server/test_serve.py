@@ -16,7 +16,7 @@ from strata.cli.exit_codes import EXIT_USER_MISTAKE
 from strata.errors import SettingsError
 from strata.server.run import addresses_of, listen
 from strata.server.service import CLOSE_SECONDS
-from tests.server.serving import Serving, serving
+from tests.server.serving import Serving, Streaming, serving
 
 CHAT = {"messages": [{"role": "user", "content": "What does harbour mean?"}], "temperature": 0}
 ENDLESS = {"prompt": "Once upon a time", "max_tokens": 20_000, "ignore_eos": True, "stream": True}
@@ -28,28 +28,6 @@ def server() -> Iterator[Serving]:
     with serving("--slots", "2", "--context", "2048", "--top-k", "8000") as running:
         running.until_ready()
         yield running
-
-
-class Streaming(threading.Thread):
-    """A client that reads one stream to its end."""
-
-    def __init__(self, server: Serving, body: Any, path: str = "/v1/completions") -> None:
-        super().__init__(daemon=True)
-        self.server, self.body, self.path = server, body, path
-        self.received = ""
-        self.has_begun = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as connection:
-            content = json.dumps(self.body).encode()
-            head = f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            connection.sendall(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
-            while piece := connection.recv(1 << 16):
-                self.received += piece.decode("utf-8", "replace")
-                if "data: " in self.received:
-                    self.has_begun.set()
-        self.has_begun.set()
 
 
 def test_what_is_printed_and_answered(server: Serving) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from strata.cli.console import printable, write_line
 from strata.cli.exit_codes import EXIT_OK
 from strata.cli.flags import FLAT, EngineFlags, GenerationFlags, ServerFlags, said
+from strata.cli.serve_stage import serve_stage
 from strata.errors import SettingsError
 from strata.settings import resolve
 
@@ -41,13 +42,16 @@ def serve(
     if path is not None and model is not None:
         raise SettingsError(f"two models are given, {path} and --model {model}: give one")
     model = path or model
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    settings = resolve(said(server, engine, generation))
+    name = None if model is None else str(model)
+    if settings.engine.stages and serve_stage(name, settings.engine, _tell):
+        return EXIT_OK
+    missing = [each for each in _NEEDED if find_spec(each) is None]
     if missing:
         raise SettingsError(f"strata serve needs {', '.join(missing)}: pip install 'strata-moe[server]'")
     from strata.server import run
 
-    settings = resolve(said(server, engine, generation))
-    run.serve(None if model is None else str(model), settings, _tell_addresses, _tell_facts, _tell_draining)
+    run.serve(name, settings, _tell_addresses, _tell_facts, _tell_draining)
     return EXIT_OK
 
 
@@ -65,8 +69,11 @@ def _tell_facts(parts: "Parts") -> None:
     states, slots = facts.slots * facts.slot_bytes, "1 slot" if facts.slots == 1 else f"{facts.slots} slots"
     _tell(
         f"memory: weights {facts.weight_bytes / _GIB:.2f} GiB, {slots} of "
-        f"{facts.slot_bytes / _GIB:.2f} GiB, together {(facts.weight_bytes + states) / _GIB:.2f} GiB"
+        f"{facts.slot_bytes / _GIB:.2f} GiB, together {(facts.weight_bytes + states) / _GIB:.2f} GiB; keys and values "
+        f"as {facts.kv_kind}"
     )
+    if facts.slot_costs:
+        _tell(f"slots: {facts.slot_costs}")
     for address in parts.addresses:
         _tell(f"ready: OpenAI clients use {address}/v1, Anthropic clients {address}")
 

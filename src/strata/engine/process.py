@@ -32,7 +32,7 @@ from strata.engine.messages import (
     ToEngine,
 )
 from strata.engine.request import TokenRequest
-from strata.errors import EngineError, StrataError
+from strata.errors import DeviceLostError, EngineError, StrataError
 from strata.types import ProgressCallback
 
 EXIT_DONE, EXIT_FAILED, EXIT_ALONE = 0, 1, 3
@@ -69,7 +69,10 @@ class Loop(Protocol):
 
     @property
     def arrivals(self) -> int:
-        """Experts and rows that came from files so far: a step is not stuck as long as some do. From any thread."""
+        """Experts and rows that came from files so far: a step is not stuck as long as some do. From any thread.
+
+        Raises DeviceLostError if what computes is known to be gone.
+        """
         ...
 
     def statistics(self) -> Statistics:
@@ -193,10 +196,14 @@ class _Server:
             time.sleep(PULSE_SECONDS)
 
     def _arrivals(self) -> int:
-        """What cannot be told does not end the pulse."""
-        with contextlib.suppress(EngineError):
+        """What cannot be told does not end the pulse; a device that is lost ends the process, between steps as well."""
+        try:
             return 0 if self.loop is None else self.loop.arrivals
-        return 0
+        except DeviceLostError as loss:
+            self.send(Crashed(str(loss)))
+            os._exit(EXIT_FAILED)
+        except EngineError:
+            return 0
 
     def _waiting_for(self) -> str | None:
         """What cannot be told does not end the pulse."""
