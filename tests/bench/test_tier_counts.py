@@ -9,17 +9,16 @@ import torch
 from strata.bench.tier_counts import TierCounter, WindowCounts
 from strata.experts.doorbell import DoorbellCounters
 from strata.experts.tiers import TierCounts
-from strata.kernels.expert_plan.tables import Mailbox
 
 
 class PlayedTiers:
     """Counters as a GPU gives them: each call asks for what the next one tells."""
 
     def __init__(self, *, waits_in_stream: bool = False) -> None:
-        self.mailbox = Mailbox.create(1, 1, 32, has_gate=waits_in_stream)
+        self.waits_in_stream = waits_in_stream
         self.now = TierCounts(0, 0, 0, DoorbellCounters(0, 0, 0, 0))
         self.asked = torch.zeros(1)
-        self.state = SimpleNamespace(times=torch.tensor([0, 0]))
+        self.gpu_times = torch.tensor([[0, 0]])
         self._told = self.now
 
     def counts(self) -> TierCounts:
@@ -31,10 +30,10 @@ def test_what_was_counted_before_the_start_is_not_meant_and_the_rest_is_of_one_w
     tiers: Any = PlayedTiers()
     swapper: Any = SimpleNamespace(swaps=5)
     counter = TierCounter(tiers, swapper, layers=4)
-    tiers.now, tiers.state.times = TierCounts(100, 10, 10, DoorbellCounters(7, 10, 999, 999)), torch.tensor([50, 50])
+    tiers.now, tiers.gpu_times = TierCounts(100, 10, 10, DoorbellCounters(7, 10, 999, 999)), torch.tensor([[50, 50]])
     counter.start()
     tiers.now = TierCounts(300, 30, 90, DoorbellCounters(47, 90, 8999, 1099))
-    tiers.state.times, swapper.swaps = torch.tensor([800_050, 80_050]), 25
+    tiers.gpu_times, swapper.swaps = torch.tensor([[500_050, 50_050], [300_000, 30_000]]), 25
     found = counter.stop(windows=10)
     assert (found.hits, found.in_place, found.on_cpu, found.requests) == (20, 2, 8, 4)
     assert found.cpu_gb_per_s == 80  # 8,000 bytes in 100 ns
@@ -54,7 +53,7 @@ def test_where_the_stream_waits_its_wait_is_part_of_the_time_up_to_collecting() 
     tiers: Any = PlayedTiers(waits_in_stream=True)
     swapper: Any = SimpleNamespace(swaps=0)
     counter = TierCounter(tiers, swapper, layers=2)
-    tiers.state.times = torch.tensor([90_000, 1000])
+    tiers.gpu_times = torch.tensor([[90_000, 1000]])
     found = counter.stop(windows=1)
     assert (found.asked_us, found.waited_us) == (45, None)
 

@@ -1,6 +1,7 @@
 """`strata bench decode --cache` without a card: the table, the files, and what is refused in one sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -56,6 +57,9 @@ def test_cache_sizes_are_measured_one_after_another(
         (["--cache", ""], "--cache  does not work"),
         (["--cache", "50", "--pcie-share", "1.5"], "--pcie-share 1.5 does not work; a number from 0 to 1 does"),
         (["--cache", "50", "--threads", "0"], "--threads 0 does not work"),
+        (["--groups", "2"], "--groups goes with --cache"),
+        (["--cache", "50", "--groups", "two"], "--groups two does not work; numbers from 1 to 4 do: 1,2"),
+        (["--cache", "50", "--groups", "1,2"], "--groups 2 does not work with --slots 1; a multiple of it does"),
         (["--cache", "50", "--context", "20", "--context", "30"], "one --context at a time"),
         (["--cache", "50", "--picture", "nosuch/x.svg"], "--picture nosuch/x.svg cannot be written"),
         (["--swaps"], "--swaps goes with --cache"),
@@ -103,6 +107,25 @@ def test_the_table_fits_80_columns_and_says_what_planning_costs(capsys: pytest.C
     rows = [line for line in out.splitlines() if "%" in line[:6] or line.startswith("whole")]
     assert len(rows) == 6
     assert all(len(line) <= 80 for line in rows)
+
+
+def test_groups_stand_beside_one_group_and_their_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    one = replace(speed(50, True, 4.0, 0.5), slots=2, tokens_per_second=Spread(500.0, 490.0, 510.0))
+    two = replace(
+        one,
+        groups=2,
+        window_ms=Spread(3.2, 3.1, 3.3),
+        tokens_per_second=Spread(625.0, 600.0, 650.0),
+        side_by_side_ms=2.4,
+    )
+    show(facts("a card"), [one, two], Console(width=80))
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line.split() for line in lines if line.split()[-1:] == ["36.0"]]
+    # 48 layers of 30 us of waiting in 4 ms; 2 tokens in 2.4 ms; 2.4 of 3.2
+    assert row == ["50", "%", "2", "50.0", "500", "2", "625", "1.250", "833", "0.750", "36.0"]
+    assert any(line.split()[2:3] == ["1+1"] for line in lines)
+    drawn = picture(facts("a card"), [one, two], RATES)
+    assert "2 conversations in 2 groups" in drawn and "2 conversations; dashed: the formula" in drawn
 
 
 def test_the_picture_leaves_the_limit_out_where_nothing_was_measured() -> None:

@@ -50,6 +50,7 @@ class Conversations:
     stage: Stage
     context: int
     run: Callable[[Variant, int], None]
+    first: int = 0  # slot of the stage in which the conversations begin
     _serial: int = field(default=0)
     _in_flight: deque[torch.cuda.Event | None] = field(default_factory=deque)  # behind each window; None on the CPU
 
@@ -61,19 +62,22 @@ class Conversations:
         *,
         is_captured: bool = True,
         like: "Conversations | None" = None,
+        beside: "Conversations | None" = None,
     ) -> "Conversations":
         """A stage with the most slots of the plan, filled.
 
         is_captured: windows are graphs where there is a card; else they are launched op by op. like: the same
-        conversations as these have now, in a stage of the same sizes.
+        conversations as these have now, in a stage of the same sizes. beside: the very same ones, whose windows may run
+        at the same time in other slots.
         """
         rows = max(plan.windows, GATE_WINDOWS, PROFILED_WINDOWS)
         resident = plan.kv_resident
         sizes = StageSizes(max(plan.slots), plan.context + 2 * rows, kv_kind=plan.kv_kind, kv_resident=resident)
-        stage = Stage(model, sizes, tuple({bucket_of(slots) for slots in plan.slots}))
-        if like is None:
+        buckets = tuple({bucket_of(slots) for slots in plan.slots})
+        stage = Stage(model, sizes, buckets, beside=None if beside is None else beside.stage)
+        if like is None and beside is None:
             fill_state(stage, plan.seed)
-        else:
+        elif like is not None:
             for slot in range(sizes.slots):
                 stage.state.restore(slot, like.stage.state.save(slot, stage.state.cells))
         if is_captured:
@@ -84,26 +88,31 @@ class Conversations:
 
     def begin(self, slots: int) -> None:
         """Put the first slots behind `context` rows, each with a token of its own."""
-        for slot in range(slots):
+        for slot in self._numbers(slots):
             token = 1 + 7919 * slot % (self.stage.vocabulary - 1)
             self.stage.set_reply(slot, ReplyStart(self.context, token, NO_END, (), ChoiceOptions()))
         self._serial += 1
-        self.stage.set_plan(self._serial, [PlannedPart(slot) for slot in range(slots)])
+        self.stage.set_plan(self._serial, [PlannedPart(slot) for slot in self._numbers(slots)])
 
     def window(self, slots: int) -> None:
-        """One more token for each of the first slots, behind what was launched before.
+        """One more token for each of the first slots, behind what was launched before; see `land_due`."""
+        self.launch(slots)
+        self.land_due()
 
-        Where experts lie in tiers at most one window is ahead of the one that is waited for, as in the engine: who
-        moves experts would else decide by counts from long ago.
-        """
+    def launch(self, slots: int) -> None:
+        """The same without waiting for anything."""
         has_tiers, is_gpu = self.stage.model.tiers is not None, self.stage.device.type == "cuda"
         with launching(self.stage):
-            self.run(self.stage.window_variant(range(slots)), self.stage.bucket_for(slots))
+            self.run(self.stage.window_variant(self._numbers(slots)), self.stage.bucket_for(slots))
             event = torch.cuda.Event() if is_gpu and has_tiers else None
             if event is not None:
                 event.record()
         self._in_flight.append(event)
-        while has_tiers and len(self._in_flight) > MOST_AHEAD:
+
+    def land_due(self) -> None:
+        """Where experts lie in tiers at most one window is ahead of the one that is waited for, as in the engine: who
+        moves experts would else decide by counts from long ago."""
+        while self.stage.model.tiers is not None and len(self._in_flight) > MOST_AHEAD:
             self._land_first()
 
     def land(self) -> None:
@@ -111,6 +120,9 @@ class Conversations:
         self.stage.wait()
         while self._in_flight:
             self._land_first()
+
+    def _numbers(self, slots: int) -> range:
+        return range(self.first, self.first + slots)
 
     def _land_first(self) -> None:
         event = self._in_flight.popleft()
@@ -169,7 +181,7 @@ class Conversations:
     def routed(self, slots: int, windows: int) -> RoutedWindows:
         """What some windows took."""
         self.begin(slots)
-        variant, bucket = self.stage.window_variant(range(slots)), self.stage.bucket_for(slots)
+        variant, bucket = self.stage.window_variant(self._numbers(slots)), self.stage.bucket_for(slots)
         with in_flight(self.stage):
             taken = [record_window(self.stage, variant, bucket, slots) for _ in range(windows)]
         self.tokens(slots)
@@ -186,7 +198,7 @@ class Conversations:
     def layer_kernels(self, slots: int) -> dict[str, dict[int, int]]:
         """The kernels of a window's layers by their kind."""
         self.begin(slots)
-        program = self.stage.launches(self.stage.window_variant(range(slots)), self.stage.bucket_for(slots))
+        program = self.stage.launches(self.stage.window_variant(self._numbers(slots)), self.stage.bucket_for(slots))
         with in_flight(self.stage):
             kernels = profile_each([launch.run for launch in program])
         return kernels_by_layer(program, [len(each) for each in kernels])
@@ -197,7 +209,7 @@ class Conversations:
         self.begin(slots)
         with in_flight(self.stage):
             for _ in range(PROFILED_WINDOWS):
-                profile.run(self.stage.window_variant(range(slots)), bucket)
+                profile.run(self.stage.window_variant(self._numbers(slots)), bucket)
         self.tokens(slots)
         return tuple(profile.as_lines())
 

@@ -68,14 +68,14 @@ class TierCounter:
             (cpu.requests - cpu_before.requests) / windows,
             size / busy if busy else None,
             asked_us,
-            waited_us if self._tiers.mailbox.gate is None else None,
+            None if self._tiers.waits_in_stream else waited_us,
             (now.swaps - before.swaps) / windows,
         )
 
     def _read(self) -> "_Read":
         """Waits for the device; the first call asks it for what the second one gets."""
         self._tiers.counts()
-        times: list[int] = self._tiers.state.times.tolist()
+        times: list[int] = self._tiers.gpu_times.sum(dim=0).tolist()
         if self._tiers.asked.is_cuda:
             torch.cuda.synchronize()
         return _Read(self._tiers.counts(), times, self._swapper.swaps)

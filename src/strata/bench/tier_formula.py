@@ -1,6 +1,7 @@
 """How long a window takes at best whose experts lie in three tiers: bytes over measured rates. Pure arithmetic.
 
 One stream of windows, each waiting for the last:  t = (dense + hits) / V + misses / min(P + C, D) + layers * sync
+Windows of several groups, side by side:           t = max(the card alone, misses / min(P + C, D))
 """
 
 from dataclasses import dataclass
@@ -46,3 +47,11 @@ def limit_ms(size: TierBytes, rates: TierRates, waiting_layers: float) -> float:
     """The least milliseconds of a window in which so many layers wait for the CPU."""
     card = (size.dense + size.hits) / rates.vram
     return (card + size.misses / rates.misses) / 1e6 + waiting_layers * SYNC_US / 1e3
+
+
+def side_by_side_limit(seated_ms: float, size: TierBytes, rates: TierRates) -> float:
+    """The least milliseconds of a window of every group, side by side, as long as there is enough to do for both sides.
+
+    seated_ms: what the card takes for these windows alone where all experts have seats. size: of all of them.
+    """
+    return max(seated_ms, size.misses / rates.misses / 1e6)

@@ -35,11 +35,18 @@ from strata.types import ProgressCallback
 
 DEFAULT_CONTEXT, DEFAULT_SLOTS = (1024,), (1,)
 MOST_THREADS = 1024
+MOST_GROUPS = 4
 LINE_STEPS = 50  # of the formula's line
 WHERE_NOTE = (
     "misses, in place, CPU, asked: of a layer of a window, experts and requests; then: from asking the CPU to the wait "
     "for its rows, the layer's other experts in between; wait: until they are there (with --expert-wait stream it is "
     "part of then); swaps: of a window"
+)
+
+
+GROUPS_NOTE = (
+    "ratio: to one group; limit: tokens a second of the card alone with all experts in seats, or of misses at the rate "
+    "of both sides, whichever is slower; waits: the part of one group's window in which it waits for the CPU"
 )
 
 
@@ -61,6 +68,9 @@ class Tiers:
     threads
         With --cache: threads that compute experts; if not given one for each core that may be used, but for the one
         that launches windows.
+    groups
+        With --cache: numbers of groups, such as 1,2, into which conversations are shared out; windows of different
+        groups run side by side.
     picture
         With --cache: also draw tokens a second over the hit rate into this SVG file.
     """
@@ -70,7 +80,19 @@ class Tiers:
     expert_wait: Literal["spin", "stream"] = "spin"
     swaps: Annotated[bool, Parameter(negative="")] = False
     threads: WholeNumber | None = None
+    groups: str | None = None
     picture: GivenPath | None = None
+
+    @property
+    def group_counts(self) -> tuple[int, ...]:
+        """Numbers of groups. Raises SettingsError for anything else."""
+        try:
+            found = tuple(int(part) for part in (self.groups or "1").split(","))
+        except ValueError:
+            found = ()
+        if not found or not all(1 <= count <= MOST_GROUPS for count in found):
+            raise SettingsError(f"--groups {self.groups} does not work; numbers from 1 to {MOST_GROUPS} do: 1,2")
+        return found
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -89,6 +111,11 @@ class Tiers:
             self._refuse_without_cache()
             return
         _ = self.sizes
+        slots = turns.slots or DEFAULT_SLOTS
+        unshared = [count for count in self.group_counts if all(each % count for each in slots)]
+        if unshared:
+            told = ", ".join(map(str, slots))
+            raise SettingsError(f"--groups {unshared[0]} does not work with --slots {told}; a multiple of it does")
         if len(turns.context or ()) > 1:
             raise SettingsError("--cache measures one --context at a time: give one")
         if self.pcie_share is not None and not 0 <= self.pcie_share <= 1:
@@ -150,6 +177,7 @@ def _plan(made: MadeModel, turns: Turns, tiers: Tiers, *, with_profile: bool, ha
         profile_windows=PROFILE_WINDOWS if has_card else 2,
         seed=made.seed,
         kv_kind=made.cell_kind,
+        groups=tiers.group_counts,
     )
 
 
@@ -177,6 +205,9 @@ def show(facts: dict[str, Any], speeds: Sequence[TierSpeed], console: Console) -
         console.print(line, soft_wrap=True)
     console.print(_speed_table(speeds))
     console.print(_where_table(speeds, rates))
+    if any(speed.groups > 1 for speed in speeds):
+        console.print(_groups_table(speeds))
+        console.print(Text(GROUPS_NOTE), soft_wrap=True)
     overheads = [] if facts["card"] is None else _overheads(speeds)
     for text in [WHERE_NOTE, *overheads, *(line for speed in speeds for line in speed.profile)]:
         console.print(Text(text), soft_wrap=True)
@@ -211,7 +242,7 @@ def _speed_table(speeds: Sequence[TierSpeed]) -> Table:
         )
         table.add_row(
             _name(speed),
-            str(speed.slots),
+            _slots(speed),
             f"{100 * speed.counts.hit_rate:.1f}",
             _number(speed.tokens_per_second.median),
             spread,
@@ -232,7 +263,7 @@ def _where_table(speeds: Sequence[TierSpeed], rates: dict[str, float] | None) ->
         rate = counts.cpu_gb_per_s
         table.add_row(
             _name(speed),
-            str(speed.slots),
+            _slots(speed),
             *(
                 _number(each / counts.layers)
                 for each in (counts.misses, counts.in_place, counts.on_cpu, counts.requests)
@@ -246,10 +277,45 @@ def _where_table(speeds: Sequence[TierSpeed], rates: dict[str, float] | None) ->
     return table
 
 
+def _groups_table(speeds: Sequence[TierSpeed]) -> Table:
+    """Several groups beside one, where both were measured."""
+    table = _table("cache", "slots", "hits %", "1 group", "groups", "tok/s", "ratio", "limit", "share", "waits %")
+    alone = {(speed.cache, speed.slots): speed for speed in speeds if speed.groups == 1 and speed.is_planned}
+    for speed in speeds:
+        if speed.groups == 1:
+            continue
+        one, rate, least_ms = (
+            alone.get((speed.cache, speed.slots)),
+            speed.tokens_per_second.median,
+            speed.side_by_side_ms,
+        )
+        table.add_row(
+            _name(speed),
+            str(speed.slots),
+            f"{100 * speed.counts.hit_rate:.1f}",
+            _number(None if one is None else one.tokens_per_second.median),
+            str(speed.groups),
+            _number(rate),
+            _number(None if one is None else rate / one.tokens_per_second.median),
+            _number(None if least_ms is None else 1e3 * speed.slots / least_ms),
+            _number(speed.share_side_by_side),
+            _number(None if one is None else _waiting_percent(one)),
+        )
+    return table
+
+
+def _waiting_percent(speed: TierSpeed) -> float | None:
+    """Of a window of one group the part that waits for the CPU; None where nobody clocks it."""
+    waited_us = speed.counts.waited_us
+    return None if waited_us is None else waited_us * speed.counts.layers / speed.window_ms.median / 10
+
+
 def _overheads(speeds: Sequence[TierSpeed]) -> list[str]:
     """What the plan costs where nobody is asked: every expert has a seat, with it and without."""
     lines = []
-    planned = {speed.slots: speed for speed in speeds if speed.cache == WHOLE and speed.is_planned}
+    planned = {
+        speed.slots: speed for speed in speeds if (speed.cache, speed.groups, speed.is_planned) == (WHOLE, 1, True)
+    }
     for speed in speeds:
         if not speed.is_planned and speed.slots in planned:
             more = 1e3 * (planned[speed.slots].window_ms.median - speed.window_ms.median) / speed.counts.layers
@@ -261,10 +327,11 @@ def _overheads(speeds: Sequence[TierSpeed]) -> list[str]:
 def picture(facts: dict[str, Any], speeds: Sequence[TierSpeed], rates: TierRates | None) -> str:
     """An SVG of all planned sizes, a line for each number of conversations and a dashed one for the formula."""
     lines = []
-    for slots in dict.fromkeys(speed.slots for speed in speeds):
-        found = [speed for speed in speeds if speed.slots == slots and speed.is_planned]
-        limit = () if rates is None else _limit_line(found[0], rates)
-        name = f"{slots} conversation{'s' * (slots > 1)}" + ("; dashed: the formula" if limit else "")
+    for slots, groups in dict.fromkeys((speed.slots, speed.groups) for speed in speeds):
+        found = [speed for speed in speeds if (speed.slots, speed.groups) == (slots, groups) and speed.is_planned]
+        limit = () if rates is None or groups > 1 else _limit_line(found[0], rates)
+        name = f"{slots} conversation{'s' * (slots > 1)}" + (f" in {groups} groups" if groups > 1 else "")
+        name += "; dashed: the formula" if limit else ""
         lines.append(Line(name, tuple(map(_point, found)), limit))
     where = facts["card"] or "no card: these numbers measure nothing real"
     return draw(f"{where}: {facts['layers']} layers, {facts['routing']} routing", lines)
@@ -292,6 +359,11 @@ def _as_json(speed: TierSpeed) -> dict[str, Any]:
 
 def _name(speed: TierSpeed) -> str:
     return f"{speed.cache} %" if speed.is_planned else "whole"
+
+
+def _slots(speed: TierSpeed) -> str:
+    """Such as 4, or 2+2 in two groups."""
+    return "+".join([str(speed.slots // speed.groups)] * speed.groups)
 
 
 def _table(*names: str) -> Table:
