@@ -60,6 +60,7 @@ class RecordedModel:
         self.experts_place, self.experts_counted = model.experts_place, model.experts_counted
         self.experts_read, self.pages_counted = model.experts_read, model.pages_counted
         self.waiting_for, self.read_ahead = model.waiting_for, model.read_ahead
+        self.reads_runs = model.reads_runs
         self.arrivals = model.arrivals
         self.conversation = 0  # whose rows are computed now
         self.rows: list[_Rows] = []

@@ -35,8 +35,10 @@ def step_bytes(model: DeviceModel, launch: Launch, slots: int, context: int, kin
 
 def _outside(model: DeviceModel, step: str, slots: int) -> int:
     if step.startswith("head: gates"):
+        assert model.final_read is not None, "only the last part of a model has a head"
         return _gates(model.final_read, step.partition(": ")[2])
     if step == "head":
+        assert model.head is not None, "only the last part of a model has one"
         return model.head.total_bytes
     if step == "commit: delta":  # of rows that are certain to stand the rule wrote the rest
         return slots * model.sizes.delta_layers * _conv_tail(model)

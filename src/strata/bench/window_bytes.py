@@ -45,7 +45,8 @@ def window_bytes(
         routed = [round(routed_bytes(mlp, slots)) for mlp in sparse]
     else:
         routed = [round(n * mlp.blobs.layout.total_bytes) for n, mlp in zip(distinct, sparse, strict=True)]
-    heads = _residual_bytes(model.final_read) + model.head.total_bytes
+    head = 0 if model.head is None else model.head.total_bytes
+    heads = head + (0 if model.final_read is None else _residual_bytes(model.final_read))
     return WindowBytes(
         dense=heads + sum(map(_layer_bytes, model.layers)),
         routed=sum(routed),

@@ -30,6 +30,7 @@ COMMANDS = {
     "synth": ("strata.cli.synth:synth", "Write a model of random weights, of any family and size."),
     "kernels": ("strata.cli.kernels:kernels", "Say which kernels are compiled for the card, and compile a model's."),
     "trace": ("strata.cli.trace:app", "Record which experts a model chooses; replay what a cache would have found."),
+    "simulate": ("strata.cli.simulate:simulate", "Say how prompts would join running replies on a machine not here."),
     "bench": ("strata.cli.bench:app", "Measure: beside llama.cpp on the same file."),
 }
 

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from strata.bench.peer import CpuExperts, PeerPlan, PeerReport, Speed, compare_with_peer
 from strata.cli.bench_decode import decode
+from strata.cli.bench_interleave import interleave
+from strata.cli.bench_join import join
 from strata.cli.bench_kernels import kernels
 from strata.cli.bench_read import read
 from strata.cli.bench_serve import serve
@@ -23,6 +25,8 @@ from strata.hardware import read_cpu
 
 app = App(name="bench", help="Measure.")
 app.command(decode)
+app.command(interleave)
+app.command(join)
 app.command(kernels)
 app.command(read)
 app.command(serve)
