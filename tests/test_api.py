@@ -168,7 +168,7 @@ def test_arguments_of_an_engine_are_refused_by_name(tiny_model: Path) -> None:
     for wrong, words in (
         ({"threads": 0}, r"setting threads: 0 \(from threads=\.\.\. of Engine\) does not work; a whole number from 1"),
         ({"slots": "many"}, r"setting slots: 'many' \(from slots="),
-        ({"bogus": 1}, "Engine has no setting bogus; there are device, threads"),
+        ({"bogus": 1}, "Engine has no setting bogus; there are device, devices"),
         ({"temperature": 1.0}, "Engine has no setting temperature"),
         ({"threads": 1, "settings": Settings()}, "give settings, or threads: not both"),
     ):

@@ -175,7 +175,8 @@ def make_runner(loaded: LoadedModel, settings: EngineSettings) -> RequestRunner:
 
     def new_scheduler() -> Scheduler:
         loaded.engine.forget_all()
-        return Scheduler(loaded.engine, Limits.of(settings, loaded.slots, loaded.engine.chunk_rows))
+        limits = Limits.of(settings, loaded.slots, loaded.engine.chunk_rows, loaded.is_piped, loaded.groups)
+        return Scheduler(loaded.engine, limits)
 
     return RequestRunner(new_scheduler)
 

@@ -5,7 +5,7 @@ Knows stages and who follows them; knows no process. A check returns a line, or 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -136,17 +136,18 @@ def compile_share(name: str, share: int, shares: int, pool: Pool, device: torch.
     """Launch a share of the steps of all windows, with tiers and without, over rows that name no slot."""
     tiering = Tiering(0.25, 0.3)
     in_stream = in_tiers(name, tiering, pool, device, waits_in_stream=True)
-    with in_tiers(name, tiering, pool, device) as found, in_stream as also:
-        stages = [new_stage(model) for model in (found.model, also.model, whole(name, device))]
+    grouped = in_tiers(name, replace(tiering, groups=2), pool, device)
+    with in_tiers(name, tiering, pool, device) as found, in_stream as also, grouped as beside:
+        stages = [new_stage(model) for model in (found.model, also.model, beside.model, whole(name, device))]
         steps: dict[tuple[int, str, str], list[Callable[[], None]]] = {}
         for stage in stages:
             stage.set_plan(0, ())
             stage.set_accepted(())
-            for variant, bucket in wanted_graphs(stage.buckets):
+            for variant, bucket in wanted_graphs(stage):
                 for launch in stage.launches(variant, bucket):
                     steps.setdefault((bucket, launch.kind, launch.step), []).append(launch.run)
         mine = list(steps.values())[share::shares]
-        with in_flight(stages[0]), in_flight(stages[1]):
+        with in_flight(stages[0]), in_flight(stages[1]), in_flight(stages[2]):
             for launches in mine:
                 for run in launches:
                     run()

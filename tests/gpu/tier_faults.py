@@ -90,7 +90,7 @@ def _lost_window(
         stage.set_rows(1, [RowsPart(0, 0, [5])])
         stage.wait()
         stuck = stick(pool, STUCK_S)
-        found.tiers.launched()
+        found.tiers.windows[0].launched()
         begin = time.monotonic()
         stopper = threading.Timer(stop_after_s or 0, found.tiers.stop)
         if stop_after_s is not None:
@@ -99,7 +99,7 @@ def _lost_window(
         stage.wait()
         waited = time.monotonic() - begin
         try:
-            found.tiers.landed()
+            found.tiers.windows[0].landed()
         except DeviceLostError as lost:
             assert words in str(lost), str(lost)
         else:

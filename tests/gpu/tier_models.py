@@ -71,7 +71,7 @@ def in_tiers(
     """The same model in tiers. Whatever is in flight when the block ends is let go and waited for."""
     store, ranks = _store(name, tiering, device), _ranks(whole(name, device))
     size = WindowSize(BUCKETS[-1], ranks)
-    tiers = ExpertTiers(store, pool, device, size, limit_s, waits_in_stream=waits_in_stream)
+    tiers = ExpertTiers(store, pool, device, size, limit_s, waits_in_stream=waits_in_stream, groups=tiering.groups)
     tiers.set_share(share_table(tiers, tiering.in_place))
     try:
         yield InTiers(_model(name, tiers, device), store, tiers)

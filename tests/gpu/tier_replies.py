@@ -162,4 +162,4 @@ def taking_no_memory(device: torch.device) -> Iterator[None]:
 
 def _tiers_of(model: object) -> object:
     assert isinstance(model, StageModel)
-    return model.stage.model.tiers
+    return model.stage.stages[0].model.tiers

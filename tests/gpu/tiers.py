@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -53,13 +54,14 @@ class Outcome:
 class Run:
     """What all processes of a run have in common."""
 
+    module: ClassVar[str] = "tests.gpu.tiers"
     device: str
     folder: Path  # for the profile of the shipped model's engines
     kernels: Path
 
     def task(self, name: str) -> Outcome:
         """Run one task in a process of its own, line by line."""
-        command = [sys.executable, "-m", "tests.gpu.tiers", "--device", self.device, "--kernels", str(self.kernels)]
+        command = [sys.executable, "-m", self.module, "--device", self.device, "--kernels", str(self.kernels)]
         command += ["--task", name, str(self.folder)]
         found, last = Outcome(), ""
         pipe, environment = subprocess.PIPE, os.environ | {"TRITON_CACHE_DIR": str(self.kernels)}

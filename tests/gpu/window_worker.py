@@ -38,7 +38,7 @@ def steps_of(task: str) -> Iterable[Step]:
 def stage_steps(model: str, share: int, shares: int) -> Iterator[Step]:
     """Every launch of a share of a model's variants and buckets, each once a kind of layer."""
     stage = new_stage(model, CUDA)
-    for variant, bucket in wanted_graphs(stage.buckets)[share::shares]:
+    for variant, bucket in wanted_graphs(stage)[share::shares]:
         known: set[tuple[str, str]] = set()
         for launch in stage.launches(variant, bucket):
             if (launch.kind, launch.step) not in known:

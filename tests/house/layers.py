@@ -7,8 +7,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "__main__"),
     ("cli",),
     ("server", "bench", "quality"),
-    ("api", "engine_process"),
+    ("api", "engine_process", "stage_rank"),
     ("build",),
+    ("build_rank",),
     ("text", "scheduler"),
     ("engine",),
     ("speculation", "sampling"),
@@ -18,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("quant",),
     ("native", "memory"),
-    ("types", "settings", "limits", "hardware", "errors", "models_shipped"),
+    ("types", "settings", "settings_sources", "settings_page", "limits", "hardware", "errors", "models_shipped"),
 )
 GROUND = len(LAYERS) - 1  # these few may know each other
 
@@ -33,6 +34,7 @@ WITHOUT_TORCH = (
     "experts.routing_profile",
     "types",
     "settings",
+    "settings_sources",
     "limits",
     "errors",
     "cli.app",

@@ -8,6 +8,7 @@ from strata.engine.engine import TokenEngine
 from strata.engine.messages import Drawn, Ended, FromEngine, ReadProgress
 from strata.engine.points import PointBudget
 from strata.engine.request import TokenRequest
+from strata.engine.steps import ParkingSpace
 from strata.models.base import LanguageModel
 from strata.sampling.draw import Draw
 from strata.sampling.options import SamplingOptions
@@ -49,10 +50,11 @@ class Served:
         *,
         turn_state: str = "kept",
         points: PointBudget | None = None,
+        parking: ParkingSpace | None = None,
         **settings: Any,
     ) -> None:
         values = EngineSettings(threads=1, turn_state=turn_state, **settings)
-        engine = TokenEngine(model, values, points=points)
+        engine = TokenEngine(model, values, points=points, parking=parking)
         self.scheduler = Scheduler(engine, Limits.of(values, slots, engine.chunk_rows))
         self.answers: dict[int, Answer] = {}
         self.events: list[FromEngine] = []

@@ -145,13 +145,13 @@ def test_memory_of_points_is_used_again_and_never_asked_for_twice() -> None:
     refused = Pinning(lambda address, size: "CUDA says 2", lambda address: None)
     points = make_point_room(model.slots, 8 * model.slots.point_bytes, refused)
     assert points == PointBudget(6, 2)
-    assert model.slots.room.notice is not None
+    assert len(model.slots.notices) == 1
     served, found = Served(model, 2, points=points), []
     for salt in range(3):
         prompt = [*say(SYSTEM, 1), *say(100 + 32 * salt, 2 + salt)]
         found.append(ask(served, prompt, [SYSTEM, 130])[0].bits)
         kept = served.scheduler.statistics().checkpoints["kept"]
-        assert model.slots.room.free_pieces >= 8 - kept - 2 >= 0
+        assert model.slots.free_points >= 8 - kept - 2 >= 0
     road = Road(lambda: chunked_model("qwen3_5_moe", slots=2, **STAGE))
     assert found[-1] == road.fresh(prompt)
 

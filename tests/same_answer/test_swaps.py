@@ -56,8 +56,8 @@ def test_bits_are_those_of_a_model_with_every_seat(name: str, is_exclusive: bool
     tiers.follow(swapper.before_launch)
     assert torch.equal(replies(found.model), wanted(name))
     while swapper._moves:
-        tiers.launched(is_read=True)
-        tiers.landed()
+        tiers.windows[0].launched(is_read=True)
+        tiers.windows[0].landed()
     assert swapper.swaps > 5
     assert np.array_equal(torch.stack([tables.resident for tables in tiers.tables]).numpy(), store.resident)
     assert not is_exclusive or np.all((store.resident != 0) ^ (store.in_ram != 0))

@@ -92,6 +92,8 @@ class ModelFacts:
     tokenizer: TokenizerFiles
     notices: tuple[str, ...]  # sentences for the user about what was left out
     recommended_sampling: Mapping[str, float] = field(default_factory=dict)  # options by name, as its files say
+    kv_kind: str = ""  # how keys and values are kept
+    slot_costs: str = ""  # what slots cost by place, and how many fit; empty where all lie in main memory
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,11 @@ class Statistics:
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by use: weights, states, ...
     # Of conversations: kept now; dropped for want of room; hits: prompts that went on from one, behind so many rows.
     checkpoints: Mapping[str, int] = field(default_factory=dict)
+    # Conversations that gave up their slots and lie in main memory: kept now, in so many bytes of the room for them;
+    # parked so far; dropped since; returned: prompts that went on with one, behind so many rows; empty: none has room.
+    parked: Mapping[str, int] = field(default_factory=dict)
+    read_runs: int = 0  # parts of prompts that were read with no window in between
+    give_ways: int = 0  # times that a prompt's read let a shorter one pass
     # Blocks of keys and values in main memory: asked for by rows of windows, and brought to the card; empty: none lie
     # there.
     pages: Mapping[str, int] = field(default_factory=dict)

@@ -115,6 +115,13 @@ _PAGES = {
     "brought": ("strata_kv_blocks_brought", "Those of them that the card did not have and copied."),
 }
 
+_PARKED = {
+    "parked": ("strata_parked", "Conversations that moved to main memory because others got their slots."),
+    "dropped": ("strata_parked_dropped", "Those of them that were given up for want of room."),
+    "returned": ("strata_parked_hits", "Prompts that went on with a conversation from there."),
+    "rows": ("strata_parked_tokens", "Prompt tokens that were not read because of that."),
+}
+
 _CHECKPOINTS = {
     "dropped": ("strata_checkpoints_dropped", "Checkpoints that were given up for want of room."),
     "hits": ("strata_checkpoint_hits", "Prompts that went on from a checkpoint."),
@@ -146,6 +153,8 @@ class _EngineCollector(Collector):
         yield _counter("strata_busy_seconds", "Time in which the engine worked.", now.busy_seconds)
         yield _counter("strata_read_tokens", "Prompt tokens read.", now.prompt_tokens)
         yield _counter("strata_cached_tokens", "Prompt tokens that a slot had.", now.cached_tokens)
+        yield _counter("strata_read_runs", "Parts of prompts read with no window in between.", now.read_runs)
+        yield _counter("strata_give_ways", "Times that a prompt's read let a shorter one pass.", now.give_ways)
         yield _counter("strata_reply_tokens", "Tokens decoded.", now.reply_tokens)
         yield _counter("strata_windows", "Decode windows.", now.windows)
         yield _counter("strata_drafted_tokens", "Tokens drafted.", now.drafted_tokens)
@@ -160,6 +169,11 @@ class _EngineCollector(Collector):
             yield _counter(name, what, now.experts_read[unit] / (1e9 if unit == "ns" else 1))
         for kind, (name, what) in _PAGES.items() if now.pages else ():
             yield _counter(name, what, now.pages[kind])
+        if now.parked:
+            yield _gauge("strata_parked_conversations", "Conversations in main memory.", now.parked["kept"])
+            yield _gauge("strata_parked_room_bytes", "Main memory that they may take.", now.parked["room"])
+        for kind, (name, what) in _PARKED.items() if now.parked else ():
+            yield _counter(name, what, now.parked[kind])
         yield _gauge("strata_checkpoints", "Checkpoints that are kept.", now.checkpoints.get("kept", 0))
         for kind, (name, what) in _CHECKPOINTS.items():
             yield _counter(name, what, now.checkpoints.get(kind, 0))
