@@ -50,9 +50,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 def test_the_groups_are_all_launches_of_all_that_is_run_once(stage: Stage) -> None:
     launches = [launch for group in step_groups(stage) for launch in group]
-    wanted = {
-        id(launch) for variant, bucket in wanted_graphs(stage) for launch in stage.launches(variant, bucket)
-    }
+    wanted = {id(launch) for variant, bucket in wanted_graphs(stage) for launch in stage.launches(variant, bucket)}
     assert len(launches) == len(wanted)
     assert {id(launch) for launch in launches} == wanted
     assert all(len({(launch.kind, launch.step) for launch in group}) == 1 for group in step_groups(stage))

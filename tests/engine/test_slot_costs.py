@@ -46,7 +46,7 @@ def test_stages_have_a_column_each_and_main_memory_is_one() -> None:
     plans = plan_stages(SPLIT, [half(70, 40), replace(half(24, 40), program=0)])
     costs = slot_costs(plans)
     assert costs.places == ("stage 1", "stage 2", "main memory")
-    assert dict((line.name, line.sizes) for line in costs.of_slot)["checkpoints"] == (0, 0, 10 * 128 * MIB)
+    assert {line.name: line.sizes for line in costs.of_slot}["checkpoints"] == (0, 0, 10 * 128 * MIB)
     left = 40 * GIB - sum(plan.used(Place.RAM) for plan in plans.plans)
     assert costs.fitting[2] == plans.slots + left // (10 * 128 * MIB)
     assert costs.most == min(count for count in costs.fitting if count is not None)
