@@ -270,7 +270,8 @@ def _on_devices(wanted: _Wanted, chosen: DeviceChoice) -> _Placed:
     wanted.set_threads()
     force_reference(settings.gpu_path == "torch")
     use_dependent_launches(settings.dependent_launches)
-    use_cache(kernel_cache_folder(settings))
+    if chosen.cards:
+        use_cache(kernel_cache_folder(settings))
     markers = _compile(wanted, chosen.cards) if settings.gpu_path == "triton" else ()
     names = wanted_names(source.names(), with_drafts=False)
     profile = None

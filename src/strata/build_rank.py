@@ -98,7 +98,8 @@ def _settle_process(opened: OpenedRank, settings: EngineSettings) -> None:
     torch.set_num_threads(settings.threads or fitting_threads(opened.files.config.hidden_size))
     force_reference(settings.gpu_path == "torch")
     use_dependent_launches(settings.dependent_launches)
-    use_cache(kernel_cache_folder(settings))
+    if opened.card.device.type == "cuda":
+        use_cache(kernel_cache_folder(settings))
 
 
 def _cuts(settings: EngineSettings, count: int) -> tuple[int, ...] | None:
